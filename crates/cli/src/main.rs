@@ -1,0 +1,2 @@
+//! The mscclrs command.
+fn main() {}

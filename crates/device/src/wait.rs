@@ -1,0 +1,238 @@
+//! Waits, and the way out of each of them.
+//!
+//! A wait polls with relaxed loads and, once it saw what it waits for, makes one acquire load of the
+//! same word: an acquire in the loop would empty the L1 cache at each poll. After some thousands of
+//! fruitless polls it looks at the abort word and the clock. A wait that ends early writes one record
+//! of who waited for what and returns an error; it never traps.
+
+use crate::arch;
+use crate::atomic::{Acquire, Gpu, Relaxed, Release, Sys};
+use crate::ptr::Global;
+
+/// A wait ended because of an abort or its deadline; the [`WaitRecord`] says which wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aborted;
+
+/// What device functions that wait return; `?` passes an abort on.
+pub type DeviceResult<T = ()> = Result<T, Aborted>;
+
+/// What a wait waited for.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitKind {
+    /// The flag of a packet.
+    Packet = 1,
+    /// An epoch flag.
+    EpochFlag = 2,
+    /// A semaphore's count.
+    Semaphore = 3,
+    /// The other blocks of a grid.
+    GridBarrier = 4,
+    /// A semaphore between blocks of one GPU.
+    DeviceSemaphore = 5,
+}
+
+impl WaitKind {
+    /// From the number in a record.
+    pub const fn from_code(code: u32) -> Option<WaitKind> {
+        Some(match code {
+            1 => WaitKind::Packet,
+            2 => WaitKind::EpochFlag,
+            3 => WaitKind::Semaphore,
+            4 => WaitKind::GridBarrier,
+            5 => WaitKind::DeviceSemaphore,
+            _ => return None,
+        })
+    }
+
+    /// The field's word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WaitKind::Packet => "packet",
+            WaitKind::EpochFlag => "epoch flag",
+            WaitKind::Semaphore => "semaphore",
+            WaitKind::GridBarrier => "grid barrier",
+            WaitKind::DeviceSemaphore => "device semaphore",
+        }
+    }
+}
+
+/// The first wait that ended early, in memory that the host can read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitRecord {
+    /// 0 while nothing is recorded; written last, with release.
+    pub valid: u32,
+    /// A [`WaitKind`] as a number.
+    pub kind: u32,
+    /// The rank waited for; `u32::MAX` where the wait is not for one rank.
+    pub peer: u32,
+    /// Block of the waiting lane.
+    pub block: u32,
+    /// Index of the waiting lane in its block.
+    pub thread: u32,
+    /// 1: the abort word was set; 2: the deadline passed.
+    pub cause: u32,
+    /// The tag that the host gave the launch, to find the kernel's name.
+    pub launch: u64,
+    /// Address of the word that did not change.
+    pub address: u64,
+    /// What it had to become (packet flags: the flag in the upper half).
+    pub expected: u64,
+    /// What it held.
+    pub seen: u64,
+}
+
+/// The words by which the host and a rank's kernels speak of aborts; one a rank, in pinned host
+/// memory.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    /// Not 0: every wait of this rank's kernels ends. Written by the host.
+    pub abort: u32,
+    /// Padding to keep the host's word apart from what kernels write.
+    pub _pad: [u32; 15],
+    /// The first wait that ended early.
+    pub record: WaitRecord,
+}
+
+/// What ends a wait: passed by value in a kernel's arguments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Guard {
+    /// The rank's control block, in pinned host memory.
+    pub control: Global<Control>,
+    /// A word in device memory, 0 until the first early end: who sets it writes the record.
+    pub claim: Global<u32>,
+    /// Nanoseconds a wait may take; 0 is no limit.
+    pub timeout_ns: u64,
+    /// Copied to the record.
+    pub launch: u64,
+}
+
+/// Polls between two looks at the abort word and the clock.
+const POLLS_A_LOOK: u32 = 4096;
+
+/// One wait's own state; made when it starts to poll.
+pub(crate) struct Waiting {
+    polls: u32,
+    since: u64,
+}
+
+impl Waiting {
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        Waiting { polls: 0, since: 0 }
+    }
+
+    /// One fruitless poll of `at`, which held `seen`: true when the wait has to end.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(crate) fn give_up(
+        &mut self,
+        guard: &Guard,
+        at: Global<u64>,
+        seen: u64,
+        expected: u64,
+        kind: WaitKind,
+        peer: u32,
+    ) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        // The CPU device suspends the lane here until the word changes or the host asks for a look.
+        let look = arch::spin(at.raw(), seen, guard.control.raw().cast(), kind.name());
+        if look || self.polls % POLLS_A_LOOK == 0 {
+            let cause = self.look(guard);
+            if cause != 0 {
+                record(guard, at, seen, expected, kind, peer, cause);
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn look(&mut self, guard: &Guard) -> u32 {
+        if guard.control.cast::<u32>().load_atomic(Relaxed, Sys) != 0 {
+            return 1;
+        }
+        if guard.timeout_ns == 0 {
+            return 0;
+        }
+        let now = arch::global_timer_ns();
+        if self.since == 0 {
+            self.since = now;
+        }
+        if now.wrapping_sub(self.since) > guard.timeout_ns { 2 } else { 0 }
+    }
+}
+
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+fn record(
+    guard: &Guard,
+    at: Global<u64>,
+    seen: u64,
+    expected: u64,
+    kind: WaitKind,
+    peer: u32,
+    cause: u32,
+) {
+    if guard.claim.compare_exchange(Relaxed, Gpu, 0, 1) != 0 {
+        return;
+    }
+    let to = guard.control.cast::<u8>().at(core::mem::offset_of!(Control, record) as u32);
+    let word = |offset: usize| to.at(offset as u32).cast::<u32>();
+    let long = |offset: usize| to.at(offset as u32).cast::<u64>();
+    use core::mem::offset_of;
+    word(offset_of!(WaitRecord, kind)).store_atomic(Relaxed, Sys, kind as u32);
+    word(offset_of!(WaitRecord, peer)).store_atomic(Relaxed, Sys, peer);
+    word(offset_of!(WaitRecord, block)).store_atomic(Relaxed, Sys, arch::block_idx());
+    word(offset_of!(WaitRecord, thread)).store_atomic(Relaxed, Sys, arch::thread_idx());
+    word(offset_of!(WaitRecord, cause)).store_atomic(Relaxed, Sys, cause);
+    long(offset_of!(WaitRecord, launch)).store_atomic(Relaxed, Sys, guard.launch);
+    long(offset_of!(WaitRecord, address)).store_atomic(Relaxed, Sys, at.address());
+    long(offset_of!(WaitRecord, expected)).store_atomic(Relaxed, Sys, expected);
+    long(offset_of!(WaitRecord, seen)).store_atomic(Relaxed, Sys, seen);
+    word(offset_of!(WaitRecord, valid)).store_atomic(Release, Sys, 1);
+}
+
+/// Polls `at` with relaxed loads until `ready`, and gives the value seen.
+///
+/// `expected`, `kind` and `peer` are for the record of a wait that ends early.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn poll(
+    guard: &Guard,
+    at: Global<u64>,
+    expected: u64,
+    kind: WaitKind,
+    peer: u32,
+    ready: impl Fn(u64) -> bool,
+) -> DeviceResult<u64> {
+    let mut waiting = Waiting::new();
+    loop {
+        let seen = at.load_atomic(Relaxed, Sys);
+        if ready(seen) {
+            return Ok(seen);
+        }
+        if waiting.give_up(guard, at, seen, expected, kind, peer) {
+            return Err(Aborted);
+        }
+    }
+}
+
+/// As [`poll`], then one acquire load of the same word: what was done before the release that wrote
+/// it is visible. The word only grows, so that the second load satisfies `ready` too.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn poll_acquire(
+    guard: &Guard,
+    at: Global<u64>,
+    expected: u64,
+    kind: WaitKind,
+    peer: u32,
+    ready: impl Fn(u64) -> bool,
+) -> DeviceResult<u64> {
+    poll(guard, at, expected, kind, peer, ready)?;
+    Ok(at.load_atomic(Acquire, Sys))
+}

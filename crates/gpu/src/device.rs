@@ -1,0 +1,205 @@
+//! Devices and the kernels loaded on them.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use mscclrs_device::Kernel;
+
+use crate::backend::{BackendDevice, BackendFunction};
+use crate::{Buffer, Error, Event, Limits, MemoryKind, Result, Stream, cpu, cuda};
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The CPU device.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl BackendKind {
+    /// cpu or cuda.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BackendKind::Cpu => "cpu",
+            BackendKind::Cuda => "cuda",
+        }
+    }
+}
+
+impl FromStr for BackendKind {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "cpu" => Ok(BackendKind::Cpu),
+            "cuda" => Ok(BackendKind::Cuda),
+            _ => Err(Error::Invalid {
+                what: "device",
+                value: text.into(),
+                allowed: "one of auto, cpu, cuda".into(),
+            }),
+        }
+    }
+}
+
+/// The kinds of device that work here, best first; the CPU device always does.
+pub fn available_backends() -> Vec<BackendKind> {
+    let mut kinds = Vec::new();
+    if cuda::device_count().is_ok_and(|count| count > 0) {
+        kinds.push(BackendKind::Cuda);
+    }
+    kinds.push(BackendKind::Cpu);
+    kinds
+}
+
+/// Devices of a kind. For CUDA an error says why there are none; the CPU device has any number.
+pub fn device_count(kind: BackendKind) -> Result<u32> {
+    match kind {
+        BackendKind::Cpu => Ok(u32::MAX),
+        BackendKind::Cuda => cuda::device_count(),
+    }
+}
+
+/// A device. Clones are the same device; opening an ordinal twice in a process gives the same one.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<dyn BackendDevice>,
+}
+
+impl Device {
+    /// Opens a device. CUDA's primary context is used, as PyTorch does. The CPU device of an ordinal
+    /// is made with the limits of `MSCCLRS_CPU_...` or [`CpuConfig`](crate::CpuConfig)'s defaults.
+    pub fn open(kind: BackendKind, ordinal: u32) -> Result<Device> {
+        let inner = match kind {
+            BackendKind::Cpu => cpu::open(ordinal)?,
+            BackendKind::Cuda => cuda::open(ordinal)?,
+        };
+        Ok(Device { inner })
+    }
+
+    pub(crate) fn backend(&self) -> &dyn BackendDevice {
+        &*self.inner
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> BackendKind {
+        self.inner.kind()
+    }
+
+    /// Its number among the devices of its kind.
+    pub fn ordinal(&self) -> u32 {
+        self.inner.ordinal()
+    }
+
+    /// Its product name.
+    pub fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    /// Names it among all processes of the host.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inner.uuid()
+    }
+
+    /// What it allows.
+    pub fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    /// Free and total bytes of its memory.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        self.inner.memory()
+    }
+
+    /// Whether it can map the memory of another device of this host.
+    pub fn can_reach(&self, uuid: &[u8; 16]) -> bool {
+        self.inner.can_reach(uuid)
+    }
+
+    /// The forms in which memory of this kind can be given to another process, best first.
+    pub fn handle_kinds(&self, memory: MemoryKind) -> Vec<crate::HandleKind> {
+        self.inner.handle_kinds(memory)
+    }
+
+    /// Allocates zeroed memory. May wait for the device: do not call it while a kernel of ours waits
+    /// for something that only the caller can do.
+    pub fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        Ok(Buffer::new(self.clone(), self.inner.alloc(bytes, kind)?))
+    }
+
+    /// Names memory that somebody else allocated and keeps alive, so that it can be exported.
+    ///
+    /// # Safety
+    /// The range is mapped on this device and stays so as long as the buffer lives.
+    pub unsafe fn adopt(&self, address: u64, bytes: u64) -> Result<Buffer> {
+        Ok(Buffer::new(self.clone(), self.inner.adopt(address, bytes)?))
+    }
+
+    /// A new queue, independent of all others.
+    pub fn create_stream(&self) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.inner.create_stream()?))
+    }
+
+    /// Uses a queue that somebody else owns.
+    ///
+    /// # Safety
+    /// `raw` is a live stream of this device (CUDA: a CUstream) and outlives the result.
+    pub unsafe fn wrap_stream(&self, raw: u64) -> Result<Stream> {
+        Ok(Stream::new(self.clone(), self.inner.wrap_stream(raw)?))
+    }
+
+    /// A new event; `timing` makes it measurable.
+    pub fn create_event(&self, timing: bool) -> Result<Event> {
+        Ok(Event { inner: self.inner.create_event(timing)? })
+    }
+
+    /// Makes a kernel ready to be launched here. Loads its module the first time, which may wait for
+    /// the device.
+    pub fn function(&self, kernel: &'static Kernel) -> Result<Function> {
+        Ok(Function { inner: self.inner.function(kernel)? })
+    }
+
+    /// Blocks until all work on the device is done.
+    pub fn synchronize(&self) -> Result<()> {
+        self.inner.synchronize()
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.kind().name(), self.ordinal())
+    }
+}
+
+/// A kernel ready to be launched on one device.
+#[derive(Clone)]
+pub struct Function {
+    pub(crate) inner: Arc<dyn BackendFunction>,
+}
+
+impl Function {
+    /// Which kernel.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.inner.kernel()
+    }
+
+    /// Blocks of this shape that the whole device holds at once.
+    pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
+        self.inner.resident_blocks(threads, shared_bytes)
+    }
+
+    /// An error if not all `grid.blocks` blocks are resident at once.
+    pub fn require_resident(&self, grid: crate::Grid) -> Result<()> {
+        let resident = self.resident_blocks(grid.threads, grid.shared_bytes)?;
+        if grid.blocks <= resident {
+            return Ok(());
+        }
+        Err(Error::NotResident {
+            kernel: self.kernel().name,
+            blocks: grid.blocks,
+            threads: grid.threads,
+            shared_bytes: grid.shared_bytes,
+            resident,
+        })
+    }
+}

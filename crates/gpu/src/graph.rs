@@ -1,0 +1,28 @@
+//! Work captured once and replayed.
+
+use crate::backend::{BackendGraph, BackendGraphExec};
+use crate::{Result, Stream};
+
+/// Work captured from a stream.
+pub struct Graph {
+    pub(crate) inner: Box<dyn BackendGraph>,
+}
+
+impl Graph {
+    /// Makes it ready to be replayed.
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        Ok(GraphExec { inner: self.inner.instantiate()? })
+    }
+}
+
+/// A graph ready to be replayed.
+pub struct GraphExec {
+    inner: Box<dyn BackendGraphExec>,
+}
+
+impl GraphExec {
+    /// Enqueues one replay; does not block.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        self.inner.launch(&*stream.inner)
+    }
+}

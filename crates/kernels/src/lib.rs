@@ -1,0 +1,18 @@
+//! Entry points: collectives and probes. Each is written once and runs on GPUs and the CPU device.
+#![cfg_attr(target_arch = "nvptx64", no_std)]
+#![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
+
+pub mod probe;
+
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    mscclrs_device::arch::trap()
+}
+
+/// The GPU code of this crate.
+#[cfg(not(target_arch = "nvptx64"))]
+pub static MODULE: mscclrs_device::DeviceModule = mscclrs_device::DeviceModule {
+    name: "mscclrs_kernels",
+    source: mscclrs_device::ImageSource::Embedded(&[]),
+};
