@@ -55,16 +55,16 @@ pub fn copy_bytes(to: Global<u8>, from: Global<u8>, bytes: u64, lane: u32, lanes
     let head = (to.address().wrapping_neg() & (unit - 1)).min(bytes);
     let middle = (bytes - head) & !(unit - 1);
     let tail = bytes - head - middle;
-    copy_units::<u8>(to, from, head, lane, lanes);
+    copy_few(to, from, head, lane, lanes);
     let (to, from) = (to.at64(head), from.at64(head));
     if unit == 16 {
         copy_units::<Word16>(to.cast(), from.cast(), middle >> 4, lane, lanes);
     } else if unit == 4 {
         copy_units::<u32>(to.cast(), from.cast(), middle >> 2, lane, lanes);
     } else {
-        copy_units::<u8>(to, from, middle, lane, lanes);
+        copy_few(to, from, middle, lane, lanes);
     }
-    copy_units::<u8>(to.at64(middle), from.at64(middle), tail, lane, lanes);
+    copy_few(to.at64(middle), from.at64(middle), tail, lane, lanes);
 }
 
 #[inline(always)]
@@ -92,5 +92,16 @@ fn copy_units<T: crate::arch::Plain>(
     while i < count {
         to.at64(i).store(from.at64(i).load());
         i += step;
+    }
+}
+
+/// Byte by byte, one in flight a lane: for the ends, and where nothing better is possible.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+fn copy_few(to: Global<u8>, from: Global<u8>, count: u64, lane: u32, lanes: u32) {
+    let mut i = lane as u64;
+    while i < count {
+        to.at64(i).store(from.at64(i).load());
+        i += lanes as u64;
     }
 }

@@ -11,7 +11,9 @@
 //! looks right. Just before the lap ends the kernels therefore clean: see [`Epochs::cleans`].
 
 use crate::arch::{block_dim, block_idx, block_sync, grid_dim, thread_idx};
+use crate::atomic::{Release, Sys};
 use crate::ptr::Global;
+use crate::wait::{DeviceResult, Guard, WaitKind, poll_acquire};
 
 /// Most blocks a launch on a region may have.
 pub const MAX_BLOCKS: u32 = 128;
@@ -68,4 +70,37 @@ impl Epochs {
             word += step;
         }
     }
+}
+
+/// The cleaning step of a launch of packets: call it after the epoch is read and before the first
+/// packet is sent, by all lanes. `local` is this rank's slots, of two halves of `half` words.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn clean_lap(epoch: u64, local: Global<u64>, half: u32) {
+    if Epochs::cleans(epoch) && block_idx() == 0 {
+        let other = local.at(((epoch & 1) as u32 ^ 1) * half);
+        let mut i = thread_idx();
+        while i < half {
+            // As the packets themselves: peers write the same words by system-scope accesses.
+            other.at(i).store_atomic(crate::Relaxed, Sys, 0);
+            i += block_dim();
+        }
+        block_sync();
+    }
+}
+
+/// Sets an epoch flag: a word with one writer that holds the epoch reached, so that nobody counts.
+/// What this lane did before, and what others did before a barrier it passed, is visible to who waits.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn flag_set(at: Global<u64>, epoch: u64) {
+    at.store_atomic(Release, Sys, epoch);
+}
+
+/// Waits until an epoch flag, set by `peer`, has reached `epoch`.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn flag_wait(guard: &Guard, at: Global<u64>, epoch: u64, peer: u32) -> DeviceResult {
+    poll_acquire(guard, at, epoch, WaitKind::EpochFlag, peer, |v| v >= epoch)?;
+    Ok(())
 }

@@ -26,6 +26,7 @@ pub mod ptr;
 mod reduce;
 mod semaphore;
 mod sync;
+mod unit;
 mod wait;
 
 pub use arch::{
@@ -35,14 +36,17 @@ pub use arch::{
 pub use atomic::{AcqRel, Acquire, Cta, Gpu, Relaxed, Release, Sys};
 pub use channel::MemoryChannel;
 pub use copy::{copy_bytes, copy_words};
-pub use epoch::{EPOCH_START, Epochs, MAX_BLOCKS, epoch_flag, epoch_next};
+pub use epoch::{
+    EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set, flag_wait,
+};
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{DeviceImage, DeviceModule, Family, ImageFormat, ImageSource, Kernel};
 pub use kernel::{KernelArgs, ParamArray, Params, hash_layout};
 pub use number::{DataType, ReduceOp};
 pub use packet::{Ll8, Ll16, Packet};
 pub use ptr::{Global, Word16};
-pub use reduce::{Fold, Max, Min, Reduction, Sum, element, reduce_word};
+pub use reduce::{Fold, Max, Min, Reduction, Sum, element};
 pub use semaphore::Semaphore;
 pub use sync::{DeviceSemaphore, DeviceSyncer};
+pub use unit::{Access, Aligned, Any, Unit};
 pub use wait::{Aborted, Control, DeviceResult, Guard, WaitKind, WaitRecord, poll, poll_acquire};

@@ -219,30 +219,41 @@ impl Fold for Word16 {
     }
 }
 
-/// One word of any type and operation, for kernels that are told them at run time. Sums of 16-bit
-/// floats round at each rank here.
-#[inline(always)]
-pub fn reduce_word(data_type: u32, op: u32, a: u32, b: u32) -> u32 {
-    const SUM: u32 = ReduceOp::Sum as u32;
-    const MIN: u32 = ReduceOp::Min as u32;
-    macro_rules! by_op {
-        ($element:ty) => {
-            match op {
-                SUM => Sum::<$element>::pair(a, b),
-                MIN => Min::<$element>::pair(a, b),
-                _ => Max::<$element>::pair(a, b),
-            }
-        };
-    }
-    const F16_: u32 = DataType::F16 as u32;
-    const BF16_: u32 = DataType::Bf16 as u32;
-    const F32_: u32 = DataType::F32 as u32;
-    const I32_: u32 = DataType::I32 as u32;
-    match data_type {
-        F16_ => by_op!(F16),
-        BF16_ => by_op!(Bf16),
-        F32_ => by_op!(F32),
-        I32_ => by_op!(I32),
-        _ => by_op!(U32),
-    }
+/// Runs `$body` with `$reduction` standing for the reduction of a type and operation that a kernel is
+/// told at run time: one loop a reduction, the branch outside it.
+#[macro_export]
+macro_rules! with_reduction {
+    ($data_type:expr, $op:expr, $reduction:ident => $body:expr) => {{
+        macro_rules! by_op {
+            ($element:ident) => {
+                match $op {
+                    0 => {
+                        type $reduction = $crate::Sum<$crate::element::$element>;
+                        $body
+                    }
+                    1 => {
+                        type $reduction = $crate::Min<$crate::element::$element>;
+                        $body
+                    }
+                    _ => {
+                        type $reduction = $crate::Max<$crate::element::$element>;
+                        $body
+                    }
+                }
+            };
+        }
+        match $data_type {
+            0 => by_op!(F16),
+            1 => by_op!(Bf16),
+            2 => by_op!(F32),
+            3 => by_op!(I32),
+            _ => by_op!(U32),
+        }
+    }};
 }
+
+const _: () = {
+    assert!(ReduceOp::Sum as u32 == 0 && ReduceOp::Min as u32 == 1 && ReduceOp::Max as u32 == 2);
+    assert!(DataType::F16 as u32 == 0 && DataType::Bf16 as u32 == 1 && DataType::F32 as u32 == 2);
+    assert!(DataType::I32 as u32 == 3 && DataType::U32 as u32 == 4);
+};

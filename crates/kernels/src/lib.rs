@@ -2,7 +2,12 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 
+pub mod allgather;
+pub mod allreduce;
+pub mod hop;
 pub mod probe;
+pub mod ranks;
+pub mod work;
 
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]

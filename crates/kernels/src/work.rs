@@ -1,0 +1,206 @@
+//! How blocks share work out, meet their peers and reduce.
+
+use mscclrs_device::{
+    DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_dim, block_idx,
+    block_sync, flag_set, flag_wait, thread_idx, with_reduction,
+};
+
+use crate::ranks::{Count, HasPeers, each_rank, peer};
+
+/// Reduces ranges of units by a reduction known when compiled or told at run time.
+pub trait Reducer {
+    /// Reduces the units [begin, end) over all ranks, shared out among the lanes of this block.
+    fn range<N: Count, U: Fold + Default>(
+        kind: (u32, u32),
+        span: (u32, u32),
+        ranks: u32,
+        get: impl Fn(u32, u32) -> U,
+        put: impl Fn(u32, U),
+    );
+}
+
+/// A reduction known when compiled.
+pub struct Known<R>(core::marker::PhantomData<R>);
+
+impl<R: Reduction> Reducer for Known<R> {
+    #[inline(always)]
+    fn range<N: Count, U: Fold + Default>(
+        _kind: (u32, u32),
+        span: (u32, u32),
+        ranks: u32,
+        get: impl Fn(u32, u32) -> U,
+        put: impl Fn(u32, U),
+    ) {
+        reduce_range::<R, N, U>(span.0, span.1, ranks, get, put);
+    }
+}
+
+/// The type and operation are told at run time, as `kind`.
+pub struct Told;
+
+impl Reducer for Told {
+    #[inline(always)]
+    fn range<N: Count, U: Fold + Default>(
+        kind: (u32, u32),
+        span: (u32, u32),
+        ranks: u32,
+        get: impl Fn(u32, u32) -> U,
+        put: impl Fn(u32, U),
+    ) {
+        with_reduction!(kind.0, kind.1, R => reduce_range::<R, N, U>(span.0, span.1, ranks, get, put));
+    }
+}
+
+/// Moves the units [begin, end) with four in flight a lane, shared out among the lanes of this block.
+#[inline(always)]
+pub fn stream<U: Copy>(begin: u32, end: u32, load: impl Fn(u32) -> U, store: impl Fn(u32, U)) {
+    let lanes = block_dim();
+    let mut i = begin + thread_idx();
+    while i < end && end - i > 3 * lanes {
+        let (a, b) = (load(i), load(i + lanes));
+        let (c, d) = (load(i + 2 * lanes), load(i + 3 * lanes));
+        store(i, a);
+        store(i + lanes, b);
+        store(i + 2 * lanes, c);
+        store(i + 3 * lanes, d);
+        i += 4 * lanes;
+    }
+    while i < end {
+        store(i, load(i));
+        i += lanes;
+    }
+}
+
+/// The flags of a region: word `rank * MAX_BLOCKS + block` of a rank's flags is set by that rank's
+/// block to the epoch it has reached.
+#[derive(Clone, Copy)]
+pub struct Flags {
+    /// Where the flags lie in every rank's scratch, in 8-byte words.
+    pub at: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+}
+
+/// This block tells the same block of every peer that it has reached `epoch`, and waits for theirs.
+/// What the lanes of this block did before is visible to the peers' blocks after, and the other way.
+/// All lanes call it.
+#[inline(always)]
+pub fn meet<A: HasPeers, N: Count>(
+    args: &Params<A>,
+    guard: &Guard,
+    flags: Flags,
+    epoch: u64,
+) -> DeviceResult {
+    block_sync();
+    let mut p = thread_idx();
+    while p < flags.ranks {
+        if p != flags.rank {
+            let theirs = peer::<_, N>(args, p).at(flags.at);
+            flag_set(theirs.at(flags.rank * MAX_BLOCKS + block_idx()), epoch);
+        }
+        p += block_dim();
+    }
+    let mut p = thread_idx();
+    while p < flags.ranks {
+        if p != flags.rank {
+            let mine = peer::<_, N>(args, flags.rank).at(flags.at);
+            flag_wait(guard, mine.at(p * MAX_BLOCKS + block_idx()), epoch, p)?;
+        }
+        p += block_dim();
+    }
+    block_sync();
+    Ok(())
+}
+
+/// One unit reduced over all ranks in rank order, so that every rank gets the same bits.
+#[inline(always)]
+pub fn reduce_unit<R: Reduction, N: Count, U: Fold + Default>(
+    ranks: u32,
+    get: impl Fn(u32) -> U,
+) -> U {
+    if N::N == 2 {
+        let (a, b) = (get(0), get(1));
+        return a.pair::<R>(b);
+    }
+    if N::N != 0 {
+        let mut units = [U::default(); 8];
+        each_rank!(N, p => units[p as usize] = get(p));
+        let mut acc = units[0].start::<R>();
+        each_rank!(N, p => if p > 0 {
+            acc = U::fold::<R>(acc, units[p as usize]);
+        });
+        return U::finish::<R>(acc);
+    }
+    let mut acc = get(0).start::<R>();
+    let mut p = 1;
+    while p < ranks {
+        acc = U::fold::<R>(acc, get(p));
+        p += 1;
+    }
+    U::finish::<R>(acc)
+}
+
+/// Reduces the units [begin, end) over all ranks, shared out among the lanes of this block.
+#[inline(always)]
+pub fn reduce_range<R: Reduction, N: Count, U: Fold + Default>(
+    begin: u32,
+    end: u32,
+    ranks: u32,
+    get: impl Fn(u32, u32) -> U,
+    put: impl Fn(u32, U),
+) {
+    let lanes = block_dim();
+    let mut i = begin + thread_idx();
+    if N::N == 2 {
+        while i < end && end - i > 3 * lanes {
+            let (a0, b0) = (get(0, i), get(1, i));
+            let (a1, b1) = (get(0, i + lanes), get(1, i + lanes));
+            let (a2, b2) = (get(0, i + 2 * lanes), get(1, i + 2 * lanes));
+            let (a3, b3) = (get(0, i + 3 * lanes), get(1, i + 3 * lanes));
+            put(i, a0.pair::<R>(b0));
+            put(i + lanes, a1.pair::<R>(b1));
+            put(i + 2 * lanes, a2.pair::<R>(b2));
+            put(i + 3 * lanes, a3.pair::<R>(b3));
+            i += 4 * lanes;
+        }
+    }
+    while i < end {
+        put(i, reduce_unit::<R, N, U>(ranks, |p| get(p, i)));
+        i += lanes;
+    }
+}
+
+/// The part of [0, count) that this block works on: `per_block` a block.
+#[inline(always)]
+pub fn block_range(count: u32, per_block: u32) -> (u32, u32) {
+    // The host chooses `per_block` so that the product stays below 2^32.
+    let begin = block_idx() * per_block;
+    if begin >= count {
+        (count, count)
+    } else if count - begin < per_block {
+        (begin, count)
+    } else {
+        (begin, begin + per_block)
+    }
+}
+
+/// The units of chunk `index` of a message of `count` units cut into chunks of `chunk`.
+#[inline(always)]
+pub fn chunk_length(count: u32, chunk: u32, index: u32) -> u32 {
+    let begin = index as u64 * chunk as u64;
+    if begin >= count as u64 {
+        0
+    } else if count as u64 - begin < chunk as u64 {
+        (count as u64 - begin) as u32
+    } else {
+        chunk
+    }
+}
+
+/// An address some bytes further on.
+#[inline(always)]
+pub fn bytes_at<T>(base: Global<T>, offset: u64) -> Global<u8> {
+    base.cast::<u8>().at64(offset)
+}
