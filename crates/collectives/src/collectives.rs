@@ -1,27 +1,104 @@
 //! The collectives of a communicator.
 
-use mscclrs_core::Communicator;
-use mscclrs_device::{DataType, ReduceOp};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use mscclrs_core::{Communicator, Registration, SymmetricBuffer};
+use mscclrs_device::{DataType, Guard, ReduceOp};
 use mscclrs_gpu::{Buffer, Stream};
 
-use crate::Result;
+use crate::agreement::{Agreed, agree, same_tuning};
+use crate::context::Context;
+use crate::registry::Registry;
+use crate::{Error, Result, Tuning, all_gather, all_reduce};
 
 /// An address in device memory, as a caller of a collective names it.
 pub type Pointer = u64;
 
-/// The collectives of a communicator. One thread at a time uses it.
-pub struct Collectives {}
+/// What launches need, and graphs keep alive.
+pub(crate) struct Inner {
+    pub(crate) communicator: Communicator,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) agreed: Agreed,
+    pub(crate) tuning: Tuning,
+    pub(crate) context: Arc<Context>,
+}
 
-#[allow(unused_variables, missing_docs)]
+impl Inner {
+    pub(crate) fn guard(&self, _algorithm: &'static str) -> Guard {
+        self.communicator.guard(0)
+    }
+}
+
+/// The collectives of a communicator.
+///
+/// Calls enqueue work on a stream and return; they take no lock that others hold, allocate nothing and
+/// send no message. All ranks make the same calls in the same order, with the same counts, types and
+/// operations. Calls of one communicator run in the order in which they are made, on whatever streams.
+/// One thread at a time uses it; a second gets [`Error::Busy`].
+pub struct Collectives {
+    inner: Arc<Inner>,
+    registry: Mutex<Registry>,
+}
+
 impl Collectives {
-    /// Prepares the algorithms. Collective.
+    /// Prepares the algorithms: scratch, mappings, kernels. Collective; blocks until all ranks are
+    /// ready.
     pub fn new(communicator: &Communicator) -> Result<Collectives> {
-        todo!()
+        let agreed = agree(communicator)?;
+        Self::build(communicator, agreed, Tuning::built_in(communicator.world_size(), agreed))
     }
+
+    /// As [`Collectives::new`], with a table of one's own, the same on every rank.
+    pub fn with_tuning(communicator: &Communicator, tuning: Tuning) -> Result<Collectives> {
+        let agreed = agree(communicator)?;
+        Self::build(communicator, agreed, tuning)
+    }
+
+    fn build(communicator: &Communicator, agreed: Agreed, tuning: Tuning) -> Result<Collectives> {
+        same_tuning(communicator, &tuning)?;
+        tuning.check()?;
+        let context = Arc::new(Context::new(communicator)?);
+        let inner = Inner {
+            communicator: communicator.clone(),
+            rank: communicator.rank(),
+            ranks: communicator.world_size(),
+            agreed,
+            tuning,
+            context,
+        };
+        Ok(Collectives { inner: Arc::new(inner), registry: Mutex::default() })
+    }
+
+    /// The communicator.
     pub fn communicator(&self) -> &Communicator {
-        todo!()
+        &self.inner.communicator
     }
-    /// Reduces `count` elements over all ranks; every rank gets the result. Enqueues and returns.
+
+    /// Allocates memory of the same size on every rank, registered for zero copy. Collective.
+    pub fn alloc(&self, bytes: u64) -> Result<SymmetricBuffer> {
+        let buffer = self.inner.communicator.alloc(bytes)?;
+        self.enter()?.add(buffer.registration().clone());
+        Ok(buffer)
+    }
+
+    /// Registers memory for zero copy; works with any memory, and is of no effect where some rank
+    /// cannot share its own. Collective: every rank, same order, same size. A call uses it where its
+    /// buffers lie in registrations, at the same offsets on every rank.
+    pub fn register(&self, buffer: &Buffer) -> Result<Registration> {
+        let registration = self.inner.communicator.register(buffer)?;
+        self.enter()?.add(registration.clone());
+        Ok(registration)
+    }
+
+    /// Takes a registration back. Collective; graphs that captured calls on it keep it alive.
+    pub fn deregister(&self, registration: &Registration) -> Result<()> {
+        self.enter()?.remove(registration.id());
+        Ok(())
+    }
+
+    /// Reduces `count` elements over all ranks; every rank gets the result. `output` may be `input`;
+    /// otherwise the input stays as it is. Any count, 0 too. Enqueues on `stream` and returns.
     pub fn all_reduce(
         &self,
         input: &Buffer,
@@ -31,9 +108,16 @@ impl Collectives {
         op: ReduceOp,
         stream: &Stream,
     ) -> Result<()> {
-        todo!()
+        check_length("input", input, count, data_type)?;
+        check_length("output", output, count, data_type)?;
+        // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
+        unsafe {
+            self.all_reduce_raw(input.address(), output.address(), count, data_type, op, stream)
+        }
     }
-    /// Gathers `count` elements of every rank into `world_size * count` of every rank.
+
+    /// Gathers `count` elements of every rank, by rank, into `world_size * count` elements of every
+    /// rank. `input` may be this rank's part of `output`. Enqueues on `stream` and returns.
     pub fn all_gather(
         &self,
         input: &Buffer,
@@ -42,12 +126,18 @@ impl Collectives {
         data_type: DataType,
         stream: &Stream,
     ) -> Result<()> {
-        todo!()
+        check_length("input", input, count, data_type)?;
+        let total = count.saturating_mul(self.inner.ranks as u64);
+        check_length("output", output, total, data_type)?;
+        // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
+        unsafe { self.all_gather_raw(input.address(), output.address(), count, data_type, stream) }
     }
-    /// As `all_reduce`, by address.
+
+    /// As [`Collectives::all_reduce`], by address.
     ///
     /// # Safety
-    /// `count` elements at both addresses are mapped on the device until the stream has passed.
+    /// `count` elements at both addresses are mapped on the device, and stay so until the stream has
+    /// passed the call.
     pub unsafe fn all_reduce_raw(
         &self,
         input: Pointer,
@@ -57,12 +147,24 @@ impl Collectives {
         op: ReduceOp,
         stream: &Stream,
     ) -> Result<()> {
-        todo!()
+        let registry = self.enter()?;
+        if count == 0 {
+            return Ok(());
+        }
+        let bytes = bytes_of(count, data_type)?;
+        check_alignment(input, output, data_type)?;
+        self.begin(stream)?;
+        if self.inner.ranks == 1 {
+            return self.copy(output, input, bytes, stream);
+        }
+        let call = all_reduce::Call { input, output, bytes, data_type, op };
+        all_reduce::launch(&self.inner, &registry, call, stream)
     }
-    /// As `all_gather`, by address.
+
+    /// As [`Collectives::all_gather`], by address.
     ///
     /// # Safety
-    /// As for `all_reduce_raw`.
+    /// As for [`Collectives::all_reduce_raw`], with `world_size * count` elements of output.
     pub unsafe fn all_gather_raw(
         &self,
         input: Pointer,
@@ -71,8 +173,24 @@ impl Collectives {
         data_type: DataType,
         stream: &Stream,
     ) -> Result<()> {
-        todo!()
+        let registry = self.enter()?;
+        if count == 0 {
+            return Ok(());
+        }
+        let bytes = bytes_of(count, data_type)?;
+        check_alignment(input, output, data_type)?;
+        self.begin(stream)?;
+        if self.inner.ranks == 1 {
+            return self.copy(output, input, bytes, stream);
+        }
+        all_gather::launch(
+            &self.inner,
+            &registry,
+            all_gather::Call { input, output, bytes },
+            stream,
+        )
     }
+
     /// The name of the algorithm that a call with these arguments uses.
     pub fn all_reduce_algorithm(
         &self,
@@ -82,8 +200,17 @@ impl Collectives {
         data_type: DataType,
         op: ReduceOp,
     ) -> &'static str {
-        todo!()
+        if self.inner.ranks == 1 {
+            return "copy";
+        }
+        let bytes = count.saturating_mul(data_type.size() as u64);
+        let call = all_reduce::Call { input, output, bytes, data_type, op };
+        match self.enter() {
+            Ok(registry) => all_reduce::select(&self.inner, &registry, call).algorithm.name(),
+            Err(_) => "busy",
+        }
     }
+
     /// The name of the algorithm that a call with these arguments uses.
     pub fn all_gather_algorithm(
         &self,
@@ -92,6 +219,72 @@ impl Collectives {
         count: u64,
         data_type: DataType,
     ) -> &'static str {
-        todo!()
+        if self.inner.ranks == 1 {
+            return "copy";
+        }
+        let bytes = count.saturating_mul(data_type.size() as u64);
+        match self.enter() {
+            Ok(registry) => {
+                let call = all_gather::Call { input, output, bytes };
+                all_gather::select(&self.inner, &registry, call).algorithm.name()
+            }
+            Err(_) => "busy",
+        }
     }
+
+    /// One thread at a time: a second one gets an error instead of waiting.
+    fn enter(&self) -> Result<MutexGuard<'_, Registry>> {
+        match self.registry.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::Busy),
+        }
+    }
+
+    /// What every call does before it enqueues.
+    fn begin(&self, stream: &Stream) -> Result<()> {
+        self.inner.communicator.order(stream)?;
+        if stream.is_capturing()? {
+            stream.retain(self.inner.clone())?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: u64, stream: &Stream) -> Result<()> {
+        if to != from {
+            // SAFETY: the promise of the public call.
+            unsafe { stream.copy(to, from, bytes)? };
+        }
+        Ok(())
+    }
+}
+
+fn bytes_of(count: u64, data_type: DataType) -> Result<u64> {
+    count
+        .checked_mul(data_type.size() as u64)
+        .ok_or(Error::TooLong { bytes: u64::MAX, most: all_gather::MOST })
+}
+
+fn check_length(
+    what: &'static str,
+    buffer: &Buffer,
+    count: u64,
+    data_type: DataType,
+) -> Result<()> {
+    let need = count.saturating_mul(data_type.size() as u64);
+    let have = buffer.bytes();
+    if need <= have {
+        return Ok(());
+    }
+    Err(Error::Short { what, have, need, count, data_type })
+}
+
+fn check_alignment(input: u64, output: u64, data_type: DataType) -> Result<()> {
+    let size = data_type.size();
+    for (what, address) in [("input", input), ("output", output)] {
+        if address & (size as u64 - 1) != 0 {
+            return Err(Error::Alignment { what, address, size, data_type });
+        }
+    }
+    Ok(())
 }

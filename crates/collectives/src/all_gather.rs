@@ -1,0 +1,167 @@
+//! Allgather: from a call to a launch.
+
+use mscclrs_device::{Epochs, Global, Guard, MAX_BLOCKS};
+use mscclrs_gpu::Stream;
+use mscclrs_kernels::allgather::{
+    direct::GatherDirectArgs, mesh::GatherMeshArgs, packet::GatherPacketArgs,
+};
+
+use crate::all_reduce::{enqueue, packet_shape};
+use crate::collectives::Inner;
+use crate::context::{Pair, every_rank, pointer_array};
+use crate::registry::Registry;
+use crate::tuning::{Rule, choose};
+use crate::{AllGather, Error, Result, Shape};
+
+/// Most bytes a rank: 2^31 units of 16 bytes.
+pub(crate) const MOST: u64 = 32 << 30;
+
+/// One call, its arguments checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    /// Bytes a rank.
+    pub(crate) bytes: u64,
+}
+
+impl Call {
+    fn is_aligned(&self, unit: u64) -> bool {
+        (self.input | self.output | self.bytes) & (unit - 1) == 0
+    }
+}
+
+pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<AllGather> {
+    let mut rule = choose(&inner.tuning.all_gather, call.bytes).unwrap_or(Rule {
+        up_to: u64::MAX,
+        algorithm: AllGather::Mesh,
+        shape: Shape { blocks: 16, threads: 256 },
+    });
+    let registered = inner.ranks as usize <= mscclrs_kernels::ranks::INLINE_RANKS
+        && registry.find(call.output, call.bytes * inner.ranks as u64).is_some();
+    if rule.algorithm == AllGather::Direct && !registered {
+        rule.algorithm = AllGather::Mesh;
+    }
+    rule
+}
+
+pub(crate) fn launch(
+    inner: &Inner,
+    registry: &Registry,
+    call: Call,
+    stream: &Stream,
+) -> Result<()> {
+    if call.bytes > MOST {
+        return Err(Error::TooLong { bytes: call.bytes, most: MOST });
+    }
+    let rule = select(inner, registry, call);
+    let shape = inner.agreed.fit(rule.shape);
+    let guard = inner.guard(rule.algorithm.name());
+    let in_place = (call.input == call.output + inner.rank as u64 * call.bytes) as u32;
+    let call = Prepared { call, in_place, guard, shape };
+    match rule.algorithm {
+        AllGather::PacketLl8 => packet(inner, call, 1, &inner.context.gather_ll8, stream),
+        AllGather::PacketLl16 => packet(inner, call, 2, &inner.context.gather_ll16, stream),
+        AllGather::Mesh => mesh(inner, call, stream),
+        AllGather::Direct => direct(inner, registry, call, stream),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Prepared {
+    call: Call,
+    in_place: u32,
+    guard: Guard,
+    shape: Shape,
+}
+
+fn packet(
+    inner: &Inner,
+    Prepared { call, in_place, guard, shape }: Prepared,
+    words: u64,
+    kernels: &Pair,
+    stream: &Stream,
+) -> Result<()> {
+    let scratch = &inner.context.gather_packet;
+    let unit = 4 * words;
+    let packets = call.bytes.div_ceil(unit);
+    let slot = (scratch.slot / 8) as u32;
+    let args = GatherPacketArgs {
+        guard,
+        input: Global::from_address(call.input),
+        output: Global::from_address(call.output),
+        bytes: call.bytes,
+        epochs: Epochs(Global::from_address(scratch.region.epochs())),
+        peers: scratch.peers,
+        packets: packets as u32,
+        slot,
+        half: slot * inner.ranks,
+        rank: inner.rank,
+        ranks: inner.ranks,
+        in_place,
+    };
+    let function = if call.is_aligned(unit) { &kernels.aligned } else { &kernels.any };
+    enqueue(stream, function, packet_shape(shape, packets), &args)
+}
+
+fn mesh(
+    inner: &Inner,
+    Prepared { call, in_place, guard, shape }: Prepared,
+    stream: &Stream,
+) -> Result<()> {
+    let scratch = &inner.context.gather_mesh;
+    let units = call.bytes.div_ceil(16);
+    let round = units.min(scratch.slot / 16);
+    let blocks = shape.blocks.min(MAX_BLOCKS).min(round as u32);
+    let args = GatherMeshArgs {
+        guard,
+        input: Global::from_address(call.input),
+        output: Global::from_address(call.output),
+        bytes: call.bytes,
+        epochs: Epochs(Global::from_address(scratch.region.epochs())),
+        peers: scratch.peers,
+        units: units as u32,
+        round: round as u32,
+        per_block: round.div_ceil(blocks as u64) as u32,
+        slot: (scratch.slot / 16) as u32,
+        flags: scratch.flags,
+        rank: inner.rank,
+        ranks: inner.ranks,
+        in_place,
+    };
+    let kernels = &inner.context.gather_mesh_kernels;
+    let function = if call.is_aligned(16) { &kernels.aligned } else { &kernels.any };
+    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+}
+
+fn direct(inner: &Inner, registry: &Registry, prepared: Prepared, stream: &Stream) -> Result<()> {
+    let Prepared { call, in_place, guard, shape } = prepared;
+    let Some((output, to)) = registry.find(call.output, call.bytes * inner.ranks as u64) else {
+        return mesh(inner, prepared, stream);
+    };
+    let scratch = &inner.context.gather_direct;
+    let outputs = every_rank(inner.ranks, |rank| output.of(rank) + to);
+    let units = call.bytes.div_ceil(16);
+    let blocks = shape.blocks.min(MAX_BLOCKS).min(units as u32);
+    let aligned = call.is_aligned(16) && outputs.iter().all(|a| a & 15 == 0);
+    let args = GatherDirectArgs {
+        guard,
+        input: Global::from_address(call.input),
+        outputs: pointer_array(&outputs),
+        bytes: call.bytes,
+        epochs: Epochs(Global::from_address(scratch.region.epochs())),
+        peers: scratch.peers,
+        units: units as u32,
+        per_block: units.div_ceil(blocks as u64) as u32,
+        flags: scratch.flags,
+        rank: inner.rank,
+        ranks: inner.ranks,
+        in_place,
+    };
+    if stream.is_capturing()? {
+        stream.retain(std::sync::Arc::new(output.clone()))?;
+    }
+    let kernels = &inner.context.gather_direct_kernels;
+    let function = if aligned { &kernels.aligned } else { &kernels.any };
+    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+}

@@ -1,0 +1,262 @@
+//! What the algorithms of a communicator use again and again: scratch regions, pointer tables and
+//! kernels made ready. Made once, held by every graph that a launch was captured into.
+
+use mscclrs_core::{Communicator, Region};
+use mscclrs_device::{DataType, Family, Global, KernelArgs, MAX_BLOCKS, ParamArray, ReduceOp};
+use mscclrs_gpu::{Buffer, Device, Function, MemoryKind};
+use mscclrs_kernels::ranks::{INLINE_RANKS, Peers};
+
+use crate::{AllGather, AllReduce, Result};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Most bytes of a message that one-shot packets carry.
+pub(crate) const MOST_ONE_SHOT: u64 = 512 * KIB;
+/// Most bytes of a message that two-shot packets carry.
+pub(crate) const MOST_TWO_SHOT: u64 = MIB;
+/// Most bytes of a message that one-shot stores carry.
+pub(crate) const MOST_PUSH: u64 = 4 * MIB;
+/// Most bytes a rank that allgather packets carry.
+pub(crate) const MOST_GATHER_PACKET: u64 = 128 * KIB;
+/// Bytes of all slots of one part of a mesh region together.
+const MESH_PART: u64 = 8 * MIB;
+/// Most ranks whose one-shot scratch is allocated; with more, two shots serve.
+const MOST_ONE_SHOT_RANKS: u32 = 8;
+
+pub(crate) const fn most_all_reduce(algorithm: AllReduce) -> u64 {
+    match algorithm {
+        AllReduce::OneShotLl8 | AllReduce::OneShotLl16 => MOST_ONE_SHOT,
+        AllReduce::TwoShotLl8 | AllReduce::TwoShotLl16 => MOST_TWO_SHOT,
+        AllReduce::Push => MOST_PUSH,
+        AllReduce::Direct | AllReduce::Mesh => u64::MAX,
+    }
+}
+
+pub(crate) const fn most_all_gather(algorithm: AllGather) -> u64 {
+    match algorithm {
+        AllGather::PacketLl8 | AllGather::PacketLl16 => MOST_GATHER_PACKET,
+        AllGather::Direct | AllGather::Mesh => u64::MAX,
+    }
+}
+
+/// One algorithm's scratch.
+pub(crate) struct Scratch {
+    pub(crate) region: Region,
+    pub(crate) peers: Peers,
+    /// Bytes a slot.
+    pub(crate) slot: u64,
+    /// Where the flags begin, in 8-byte words.
+    pub(crate) flags: u32,
+    _table: Option<Buffer>,
+}
+
+/// The instances of a kernel that a communicator of this rank count can use.
+pub(crate) struct Instances {
+    /// By type, for sums, where the rank count has instances of its own.
+    hot: [Option<Function>; 3],
+    /// For the rest.
+    any: Function,
+}
+
+impl Instances {
+    fn load<A: KernelArgs>(
+        device: &Device,
+        family: &Family<A>,
+        prefix: &str,
+        any: &str,
+        ranks: u32,
+    ) -> Result<Instances> {
+        let mut hot = [None, None, None];
+        for (slot, name) in hot.iter_mut().zip(["f16", "bf16", "f32"]) {
+            if let Some(kernel) = family.instance(&format!("{prefix}_{name}_sum_{ranks}")) {
+                *slot = Some(device.function(kernel)?);
+            }
+        }
+        Ok(Instances { hot, any: load(device, family, any)? })
+    }
+
+    /// The instance for aligned buffers, or the general one.
+    pub(crate) fn pick(&self, data_type: DataType, op: ReduceOp, aligned: bool) -> &Function {
+        let hot = match data_type {
+            _ if !aligned || op != ReduceOp::Sum => None,
+            DataType::F16 => self.hot[0].as_ref(),
+            DataType::Bf16 => self.hot[1].as_ref(),
+            DataType::F32 => self.hot[2].as_ref(),
+            DataType::I32 | DataType::U32 => None,
+        };
+        hot.unwrap_or(&self.any)
+    }
+}
+
+/// A kernel for aligned buffers and one for the rest.
+pub(crate) struct Pair {
+    pub(crate) aligned: Function,
+    pub(crate) any: Function,
+}
+
+fn load<A: KernelArgs>(device: &Device, family: &Family<A>, suffix: &str) -> Result<Function> {
+    let kernel = family.instance(suffix).ok_or_else(|| mscclrs_gpu::Error::Invalid {
+        what: "kernel instance",
+        value: suffix.into(),
+        allowed: format!("one of {:?}", family.instances()),
+    })?;
+    Ok(device.function(kernel)?)
+}
+
+/// Everything that launches use.
+pub(crate) struct Context {
+    pub(crate) one_shot: Option<Scratch>,
+    pub(crate) two_shot: Scratch,
+    pub(crate) push: Option<Scratch>,
+    pub(crate) mesh: Scratch,
+    pub(crate) direct: Scratch,
+    pub(crate) gather_packet: Scratch,
+    pub(crate) gather_mesh: Scratch,
+    pub(crate) gather_direct: Scratch,
+    pub(crate) one_shot_ll8: Instances,
+    pub(crate) one_shot_ll16: Instances,
+    pub(crate) two_shot_ll8: Instances,
+    pub(crate) two_shot_ll16: Instances,
+    pub(crate) push_kernels: Instances,
+    pub(crate) mesh_kernels: Instances,
+    pub(crate) direct_kernels: Instances,
+    pub(crate) gather_ll8: Pair,
+    pub(crate) gather_ll16: Pair,
+    pub(crate) gather_mesh_kernels: Pair,
+    pub(crate) gather_direct_kernels: Pair,
+}
+
+impl Context {
+    /// Collective.
+    pub(crate) fn new(communicator: &Communicator) -> Result<Context> {
+        use mscclrs_kernels::{allgather as g, allreduce as r};
+        let ranks = communicator.world_size();
+        let n = ranks as u64;
+        let flags = n * MAX_BLOCKS as u64 * 8;
+        // A packet carries half of its bytes.
+        let one_shot = if ranks <= MOST_ONE_SHOT_RANKS { MOST_ONE_SHOT } else { 0 };
+        let push = if ranks <= 2 { MOST_PUSH } else { 0 };
+        let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
+        let mesh = MESH_PART / n / 256 * 256;
+        let sizes = [
+            2 * n * 2 * one_shot,
+            2 * 2 * n * 2 * two_shot,
+            2 * n * push + flags,
+            2 * n * mesh + flags,
+            flags,
+            2 * n * 2 * MOST_GATHER_PACKET,
+            2 * n * mesh + flags,
+            flags,
+        ]
+        .map(|bytes| bytes.max(256));
+        let regions = communicator.create_regions(&sizes)?;
+        let mut regions = regions.into_iter();
+        let mut scratch = |slot: u64, data: u64| -> Result<Scratch> {
+            let region = regions.next().ok_or_else(|| mscclrs_gpu::Error::Invalid {
+                what: "regions",
+                value: "too few".into(),
+                allowed: "as many as asked for".into(),
+            })?;
+            Scratch::new(communicator, region, slot, (data / 8) as u32)
+        };
+        let scratches = [
+            scratch(2 * one_shot, 0)?,
+            scratch(2 * two_shot, 0)?,
+            scratch(push, 2 * n * push)?,
+            scratch(mesh, 2 * n * mesh)?,
+            scratch(0, 0)?,
+            scratch(2 * MOST_GATHER_PACKET, 0)?,
+            scratch(mesh, 2 * n * mesh)?,
+            scratch(0, 0)?,
+        ];
+        let [s1, s2, s3, s4, s5, s6, s7, s8] = scratches;
+        let device = communicator.device();
+        let pair = |aligned: Function, any: Function| Pair { aligned, any };
+        let packet = |prefix: &str| -> Result<Pair> {
+            let family = &g::packet::allgather_packet;
+            let any = load(device, family, prefix)?;
+            let aligned = match family.instance(&format!("{prefix}_{ranks}")) {
+                Some(kernel) => device.function(kernel)?,
+                None => any.clone(),
+            };
+            Ok(Pair { aligned, any })
+        };
+        let one = &r::one_shot::allreduce_one_shot;
+        let two = &r::two_shot::allreduce_two_shot;
+        Ok(Context {
+            one_shot: (one_shot > 0).then_some(s1),
+            two_shot: s2,
+            push: (push > 0).then_some(s3),
+            mesh: s4,
+            direct: s5,
+            gather_packet: s6,
+            gather_mesh: s7,
+            gather_direct: s8,
+            one_shot_ll8: Instances::load(device, one, "_ll8", "_ll8", ranks)?,
+            one_shot_ll16: Instances::load(device, one, "_ll16", "_ll16", ranks)?,
+            two_shot_ll8: Instances::load(device, two, "_ll8", "_ll8", ranks)?,
+            two_shot_ll16: Instances::load(device, two, "_ll16", "_ll16", ranks)?,
+            push_kernels: Instances::load(device, &r::push::allreduce_push, "", "_any", ranks)?,
+            mesh_kernels: Instances::load(device, &r::mesh::allreduce_mesh, "", "_any", ranks)?,
+            direct_kernels: Instances::load(
+                device,
+                &r::direct::allreduce_direct,
+                "",
+                "_any",
+                ranks,
+            )?,
+            gather_ll8: packet("_ll8")?,
+            gather_ll16: packet("_ll16")?,
+            gather_mesh_kernels: pair(
+                load(device, &g::mesh::allgather_mesh, "_aligned")?,
+                load(device, &g::mesh::allgather_mesh, "_any")?,
+            ),
+            gather_direct_kernels: pair(
+                load(device, &g::direct::allgather_direct, "_aligned")?,
+                load(device, &g::direct::allgather_direct_bytes, "_any")?,
+            ),
+        })
+    }
+}
+
+impl Scratch {
+    fn new(communicator: &Communicator, region: Region, slot: u64, flags: u32) -> Result<Scratch> {
+        let ranks = communicator.world_size() as usize;
+        let pointers: Vec<u64> = (0..ranks as u32).map(|rank| region.of(rank)).collect();
+        let table = if ranks > INLINE_RANKS {
+            let device = communicator.device();
+            let table = device.alloc(8 * ranks as u64, MemoryKind::Plain)?;
+            let stream = device.create_stream()?;
+            let bytes: Vec<u8> = pointers.iter().flat_map(|p| p.to_le_bytes()).collect();
+            table.write(&stream, 0, &bytes)?;
+            stream.synchronize()?;
+            Some(table)
+        } else {
+            None
+        };
+        let peers = Peers {
+            inline: pointer_array(&pointers),
+            table: table.as_ref().map_or(Global::null(), |t| Global::from_address(t.address())),
+        };
+        Ok(Scratch { region, peers, slot, flags, _table: table })
+    }
+}
+
+/// The first pointers of a list, as a kernel takes them.
+pub(crate) fn pointer_array<T>(pointers: &[u64]) -> ParamArray<Global<T>, INLINE_RANKS> {
+    let mut array = [Global::null(); INLINE_RANKS];
+    for (slot, pointer) in array.iter_mut().zip(pointers) {
+        *slot = Global::from_address(*pointer);
+    }
+    ParamArray::new(array)
+}
+
+/// An address of each rank; 0 past the last.
+pub(crate) fn every_rank(ranks: u32, address: impl Fn(u32) -> u64) -> [u64; INLINE_RANKS] {
+    let mut all = [0; INLINE_RANKS];
+    for (rank, slot) in all.iter_mut().enumerate().take(ranks as usize) {
+        *slot = address(rank as u32);
+    }
+    all
+}
