@@ -288,3 +288,25 @@ fn check_alignment(input: u64, output: u64, data_type: DataType) -> Result<()> {
     }
     Ok(())
 }
+
+impl Collectives {
+    /// Sets the epochs of all scratch, as if that many calls had been made: for tests of the lap of
+    /// 32-bit flags. Collective; no call is in flight.
+    #[doc(hidden)]
+    pub fn set_epochs(&self, epoch: u64) -> Result<()> {
+        let communicator = &self.inner.communicator;
+        let stream = communicator.device().create_stream()?;
+        let barrier = || communicator.bootstrap().barrier();
+        barrier()?;
+        let words: Vec<u8> = epoch.to_le_bytes().repeat(mscclrs_device::MAX_BLOCKS as usize);
+        for region in self.inner.context.regions() {
+            // SAFETY: the epoch words lie in the region, which the context holds.
+            let epochs =
+                unsafe { communicator.device().adopt(region.epochs(), words.len() as u64)? };
+            epochs.write(&stream, 0, &words)?;
+        }
+        stream.synchronize()?;
+        barrier()?;
+        Ok(())
+    }
+}

@@ -220,6 +220,22 @@ impl Context {
     }
 }
 
+impl Context {
+    /// The scratch of all algorithms.
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
+        let some = [&self.one_shot, &self.push];
+        let all = [
+            &self.two_shot,
+            &self.mesh,
+            &self.direct,
+            &self.gather_packet,
+            &self.gather_mesh,
+            &self.gather_direct,
+        ];
+        some.into_iter().flatten().chain(all).map(|scratch| &scratch.region)
+    }
+}
+
 impl Scratch {
     fn new(communicator: &Communicator, region: Region, slot: u64, flags: u32) -> Result<Scratch> {
         let ranks = communicator.world_size() as usize;
