@@ -400,7 +400,9 @@ fn f16_to_f32(half: u16) -> f32 {
     let mantissa = (half & 0x3ff) as u32;
     let bits = match exponent {
         0 => {
-            return f32::from_bits(sign | (mantissa as f32 * f32::from_bits(0x3380_0000)).to_bits());
+            return f32::from_bits(
+                sign | (mantissa as f32 * f32::from_bits(0x3380_0000)).to_bits(),
+            );
         }
         0x1f => 0x7f80_0000 | mantissa << 13,
         _ => ((exponent as u32) + 112) << 23 | mantissa << 13,
