@@ -1,0 +1,402 @@
+//! GPUs.
+//!
+//! Invariant: there is one [`Gpu`] a device and process; it is made when the device is first opened
+//! and lives as long as the process, so that memory, streams and graphs that outlive every handle of
+//! the device can still be released on it.
+
+use std::ffi::{CStr, c_int};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstream, CUuuid};
+use mscclrs_device::Kernel;
+
+use crate::backend::{
+    BackendDevice, BackendEvent, BackendFunction, BackendMapping, BackendMemory, BackendStream,
+};
+use crate::cuda::context::Context;
+use crate::cuda::event::{Backoff, CudaEvent};
+use crate::cuda::library::{Api, api, code};
+use crate::cuda::module::Modules;
+use crate::cuda::stream::{self, CudaStream};
+use crate::cuda::vmm::{self, HandleTypes};
+use crate::cuda::{handle, memory};
+use crate::{BackendKind, Error, ExportedHandle, HandleKind, Limits, MemoryKind, Result};
+
+/// A panic elsewhere leaves none of our tables half changed.
+pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One device, for the whole process.
+pub(super) struct Gpu {
+    pub(super) api: &'static Api,
+    pub(super) ordinal: u32,
+    pub(super) device: CUdevice,
+    pub(super) context: Context,
+    pub(super) uuid: [u8; 16],
+    pub(super) limits: Limits,
+    pub(super) abilities: Abilities,
+    pub(super) modules: Modules,
+    name: String,
+    streams: Mutex<Streams>,
+    service: Mutex<Option<Arc<CudaStream>>>,
+    shareable: OnceLock<HandleTypes>,
+}
+
+/// What a device can do besides its limits.
+pub(super) struct Abilities {
+    pub(super) virtual_memory: bool,
+    pub(super) posix_handles: bool,
+    pub(super) fabric_handles: bool,
+    pub(super) rdma_of_virtual_memory: bool,
+    pub(super) legacy_ipc: bool,
+}
+
+/// Streams made here. `draining` ones have no owner any more but still work to do.
+#[derive(Default)]
+pub(super) struct Streams {
+    live: Vec<RawStream>,
+    draining: Vec<RawStream>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct RawStream(pub(super) CUstream);
+
+// SAFETY: a stream is a handle that the driver lets any thread use.
+unsafe impl Send for RawStream {}
+
+/// Devices of this process; an error says why there are none.
+pub(super) fn count() -> Result<u32> {
+    let api = api()?;
+    let mut count: c_int = 0;
+    // SAFETY: writes a number.
+    unsafe { api.cuDeviceGetCount(&raw mut count) }?;
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(Error::Unsupported {
+            what: "CUDA",
+            why: "the driver shows no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES".into(),
+        }),
+    }
+}
+
+/// The device, opened when it is first asked for.
+pub(super) fn gpu(ordinal: u32) -> Result<&'static Gpu> {
+    static GPUS: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
+    let mut gpus = lock(&GPUS);
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.ordinal == ordinal) {
+        return Ok(gpu);
+    }
+    let none = |why| Error::NoDevice { backend: "CUDA", ordinal, why };
+    let count = count().map_err(|error| none(error.to_string()))?;
+    if ordinal >= count {
+        return Err(none(format!(
+            "this process sees {count}, numbered from 0; check CUDA_VISIBLE_DEVICES"
+        )));
+    }
+    let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open(ordinal)?));
+    gpus.push(gpu);
+    Ok(gpu)
+}
+
+/// The device with that uuid, if this process sees it.
+pub(super) fn gpu_of(uuid: &[u8; 16]) -> Result<Option<&'static Gpu>> {
+    for ordinal in 0..count()? {
+        if uuid_of(api()?, device_of(api()?, ordinal)?)? == *uuid {
+            return gpu(ordinal).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn device_of(api: &Api, ordinal: u32) -> Result<CUdevice> {
+    let mut device: CUdevice = 0;
+    // SAFETY: writes a device, or fails.
+    unsafe { api.cuDeviceGet(&raw mut device, ordinal as c_int) }?;
+    Ok(device)
+}
+
+fn uuid_of(api: &Api, device: CUdevice) -> Result<[u8; 16]> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: writes 16 bytes; of a MIG instance, the instance's own.
+    unsafe { api.cuDeviceGetUuid_v2(&raw mut uuid, device) }?;
+    Ok(uuid.bytes.map(|byte| byte as u8))
+}
+
+impl Gpu {
+    fn open(ordinal: u32) -> Result<Gpu> {
+        let api = api()?;
+        let device = device_of(api, ordinal)?;
+        let attribute = |attribute| -> Result<u32> {
+            let mut value: c_int = 0;
+            // SAFETY: writes a number.
+            unsafe { api.cuDeviceGetAttribute(&raw mut value, attribute, device) }?;
+            Ok(u32::try_from(value).unwrap_or(0))
+        };
+        // An older driver does not know the newest abilities; then it does not have them.
+        let can = |ability| attribute(ability).is_ok_and(|value| value != 0);
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let limits = Limits {
+            sm: 10 * major + minor,
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            threads_per_multiprocessor: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+            )?,
+            threads_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            warp: attribute(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
+            shared_bytes_per_block: attribute(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            )?,
+        };
+        let abilities = Abilities {
+            virtual_memory: can(
+                Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
+            ),
+            posix_handles: can(
+                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+            ),
+            fabric_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
+            rdma_of_virtual_memory: can(
+                Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+            ),
+            legacy_ipc: can(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
+        };
+        let mut name = [0; 256];
+        // SAFETY: writes a NUL-terminated text of at most the length given.
+        unsafe { api.cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
+        // SAFETY: the last byte was left zero.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        Ok(Gpu {
+            api,
+            ordinal,
+            device,
+            context: Context::retain(api, device)?,
+            uuid: uuid_of(api, device)?,
+            limits,
+            abilities,
+            modules: Modules::default(),
+            name,
+            streams: Mutex::default(),
+            service: Mutex::default(),
+            shareable: OnceLock::new(),
+        })
+    }
+
+    /// Free and total bytes, in words.
+    pub(super) fn memory_in_words(&self) -> String {
+        match self.memory() {
+            Ok((free, total)) => {
+                format!("cuda:{} has {free} of {total} bytes free", self.ordinal)
+            }
+            Err(_) => format!("on cuda:{}", self.ordinal),
+        }
+    }
+
+    fn memory(&self) -> Result<(u64, u64)> {
+        let _entered = self.context.enter_relaxed()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two numbers; the device's context is current.
+        unsafe { self.api.cuMemGetInfo_v2(&raw mut free, &raw mut total) }?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// The stream of this back end's own work: zeroing, reading layout words.
+    pub(super) fn service(&'static self) -> Result<Arc<CudaStream>> {
+        let mut service = lock(&self.service);
+        if let Some(stream) = &*service {
+            return Ok(stream.clone());
+        }
+        let stream = Arc::new(CudaStream::create(self)?);
+        *service = Some(stream.clone());
+        Ok(stream)
+    }
+
+    /// The forms in which shareable memory of this device is really exported here.
+    pub(super) fn shareable(&'static self) -> HandleTypes {
+        *self.shareable.get_or_init(|| vmm::probe(self))
+    }
+
+    /// Lets kernels of this device reach plain memory of another one in this process.
+    pub(super) fn reach(&self, peer: &Gpu) -> Result<()> {
+        if peer.ordinal == self.ordinal {
+            return Ok(());
+        }
+        let _entered = self.context.enter_relaxed()?;
+        // SAFETY: both contexts are retained.
+        match unsafe { self.api.cuCtxEnablePeerAccess(peer.context.raw, 0) } {
+            Err(failure) if failure.code == code::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Held while a stream may begin to be captured, so that nobody asks whether it is idle then:
+    /// asking about a captured stream breaks the capture.
+    pub(super) fn capture_order(&self) -> MutexGuard<'_, Streams> {
+        lock(&self.streams)
+    }
+
+    pub(super) fn register(&self, stream: CUstream) {
+        lock(&self.streams).live.push(RawStream(stream));
+    }
+
+    /// Takes a stream whose owner is gone; destroys it now or when its work is done.
+    pub(super) fn retire(&self, stream: CUstream) {
+        let mut streams = lock(&self.streams);
+        streams.live.retain(|live| live.0 != stream);
+        streams.draining.push(RawStream(stream));
+        if let Ok(_entered) = self.context.enter_relaxed() {
+            self.drain(&mut streams);
+        }
+    }
+
+    fn drain(&self, streams: &mut Streams) {
+        streams.draining.retain(|stream| {
+            let busy = matches!(stream::is_capturing(self.api, stream.0), Ok(false))
+                && stream::query(self.api, stream.0) == Ok(false);
+            if !busy {
+                // SAFETY: the stream's owner is gone. Destroying it does not wait, and there is
+                // nothing to do about a failure.
+                let _ = unsafe { self.api.cuStreamDestroy_v2(stream.0) };
+            }
+            busy
+        });
+    }
+
+    /// Events behind all work that streams made here have by now; none if they are idle.
+    pub(super) fn busy_points(&'static self) -> Vec<CudaEvent> {
+        let mut points = Vec::new();
+        let Ok(_entered) = self.context.enter_relaxed() else { return points };
+        let mut streams = lock(&self.streams);
+        self.drain(&mut streams);
+        for stream in streams.live.iter().chain(&streams.draining) {
+            if matches!(stream::is_capturing(self.api, stream.0), Ok(false))
+                && stream::query(self.api, stream.0) == Ok(false)
+                && let Ok(event) = CudaEvent::new(self, false)
+            {
+                // SAFETY: event and stream live and belong to the current context; the lock keeps
+                // the stream from being captured now.
+                if unsafe { self.api.cuEventRecord(event.raw, stream.0) }.is_ok() {
+                    points.push(event);
+                }
+            }
+        }
+        points
+    }
+}
+
+/// The device as the front types see it.
+pub(super) struct CudaDevice(pub(super) &'static Gpu);
+
+impl BackendDevice for CudaDevice {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn ordinal(&self) -> u32 {
+        self.0.ordinal
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.0.uuid
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    fn memory(&self) -> Result<(u64, u64)> {
+        self.0.memory()
+    }
+
+    fn can_reach(&self, uuid: &[u8; 16]) -> bool {
+        if *uuid == self.0.uuid {
+            return true;
+        }
+        match gpu_of(uuid) {
+            Ok(Some(peer)) => {
+                let mut can: c_int = 0;
+                // SAFETY: writes a number; both devices are ones that cuDeviceGet gave.
+                let asked = unsafe {
+                    self.0.api.cuDeviceCanAccessPeer(&raw mut can, self.0.device, peer.device)
+                };
+                asked.is_ok() && can != 0
+            }
+            // A GPU that CUDA_VISIBLE_DEVICES hides cannot be asked about, but can be mapped; if it
+            // cannot, the import says so.
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn handle_kinds(&self, memory: MemoryKind) -> Vec<HandleKind> {
+        let legacy =
+            if self.0.abilities.legacy_ipc { vec![HandleKind::RuntimeIpc] } else { vec![] };
+        match memory {
+            MemoryKind::Host => Vec::new(),
+            MemoryKind::Plain => legacy,
+            MemoryKind::Shareable => match self.0.shareable().kinds() {
+                kinds if kinds.is_empty() => legacy,
+                kinds => kinds,
+            },
+        }
+    }
+
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Box<dyn BackendMemory>> {
+        memory::alloc(self.0, bytes, kind)
+    }
+
+    fn adopt(&self, address: u64, bytes: u64) -> Result<Box<dyn BackendMemory>> {
+        memory::adopt(self.0, address, bytes)
+    }
+
+    fn import(
+        &self,
+        handle: &ExportedHandle,
+        fd: Option<OwnedFd>,
+    ) -> Result<Box<dyn BackendMapping>> {
+        handle::import(self.0, handle, fd)
+    }
+
+    fn create_stream(&self) -> Result<Arc<dyn BackendStream>> {
+        Ok(Arc::new(CudaStream::create(self.0)?))
+    }
+
+    fn wrap_stream(&self, raw: u64) -> Result<Arc<dyn BackendStream>> {
+        Ok(Arc::new(CudaStream::wrap(self.0, raw)?))
+    }
+
+    fn create_event(&self, timing: bool) -> Result<Arc<dyn BackendEvent>> {
+        Ok(Arc::new(CudaEvent::new(self.0, timing)?))
+    }
+
+    fn function(&self, kernel: &'static Kernel) -> Result<Arc<dyn BackendFunction>> {
+        Ok(self.0.modules.function(self.0, kernel)?)
+    }
+
+    /// Waits for the streams made here. The context as a whole cannot be waited for while any of its
+    /// streams is captured, not even from another thread.
+    fn synchronize(&self) -> Result<()> {
+        let mut points = self.0.busy_points();
+        let backoff = Backoff::new();
+        loop {
+            let mut waiting = Vec::new();
+            for event in points {
+                if !event.is_done()? {
+                    waiting.push(event);
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            points = waiting;
+            backoff.pause(None::<Duration>);
+        }
+    }
+}
