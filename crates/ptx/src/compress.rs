@@ -40,11 +40,12 @@ pub(crate) fn compress(python: Option<&Path>, bytes: &[u8]) -> Result<Vec<u8>> {
 
 /// Unpacks what [`compress`] made; `path` is for the error.
 pub(crate) fn decompress(bytes: &[u8], path: &Path) -> Result<Vec<u8>> {
-    let wrong = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());
+    // The decoder's own words are about blocks and tables, which nobody can act on.
+    let damaged = || std::io::Error::other("not a whole zstd file; make it again");
     let mut unpacked = Vec::new();
     let mut decoder =
-        ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|e| wrong(&e)).at(path)?;
-    decoder.read_to_end(&mut unpacked).at(path)?;
+        ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|_| damaged()).at(path)?;
+    decoder.read_to_end(&mut unpacked).map_err(|_| damaged()).at(path)?;
     Ok(unpacked)
 }
 

@@ -24,12 +24,12 @@ pub enum Error {
         command: String,
     },
     /// A file or folder could not be used.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {error}", path = path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
+        /// The system's error; part of the message, so not a source of its own.
+        error: std::io::Error,
     },
     /// A manifest cannot be read.
     #[error("{path}: {why}; make it again with `cargo xtask ptx`", path = path.display())]
@@ -74,6 +74,6 @@ pub(crate) trait At<T> {
 
 impl<T> At<T> for std::io::Result<T> {
     fn at(self, path: impl Into<PathBuf>) -> Result<T> {
-        self.map_err(|source| Error::Io { path: path.into(), source })
+        self.map_err(|error| Error::Io { path: path.into(), error })
     }
 }
