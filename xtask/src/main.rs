@@ -1,2 +1,67 @@
-//! Automation.
-fn main() {}
+//! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`.
+//!
+//! It depends on no crate that embeds device files, so that it builds when these are missing.
+
+mod bundle;
+mod ptx;
+mod shell;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's automation")]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// For machines with GPUs
+    Gpu {
+        #[command(subcommand)]
+        command: GpuCommand,
+    },
+    /// Make the device files in crates/kernels/device
+    Ptx {
+        /// Change nothing: fail if the files are not what the sources make
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run every check of the project, the same as its CI
+    Test {
+        /// Run one step only; may be given several times
+        #[arg(long, value_name = "STEP")]
+        only: Vec<String>,
+        /// Name the steps
+        #[arg(long)]
+        list: bool,
+    },
+}
+
+#[derive(Subcommand)]
+enum GpuCommand {
+    /// Gather the stripped command and the conformance checks in .gpu/
+    Bundle,
+}
+
+fn main() -> ExitCode {
+    let result = match Options::parse().command {
+        Command::Gpu { command: GpuCommand::Bundle } => bundle::bundle(),
+        Command::Ptx { check: true } => ptx::check(),
+        Command::Ptx { check: false } => ptx::build(),
+        Command::Test { only: _, list: true } => test::list(),
+        Command::Test { only, list: false } => test::run(&only),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -263,7 +263,7 @@ macro_rules! kernels {
                 $crate::kernel_instances!($name, $args_type, $threads, $module, [$([$suffix $($inst),*])*]),
             );
             $crate::kernel_body!{ $name [$($g: $bound),*] $args $args_type $body }
-            $( $crate::kernel_entry!{ $name $suffix [$($inst),*] $args_type } )*
+            $( $crate::kernel_entry!{ $name $suffix [$($inst),*] $args_type, $threads } )*
         )*
         /// Every instance that this file declares.
         #[cfg(not(target_arch = "nvptx64"))]
@@ -290,7 +290,7 @@ macro_rules! kernel_body {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! kernel_entry {
-    ($name:ident $suffix:literal [$($inst:ty),*] $args_type:ty) => {
+    ($name:ident $suffix:literal [$($inst:ty),*] $args_type:ty, $threads:literal) => {
         #[cfg(target_arch = "nvptx64")]
         const _: () = {
             #[unsafe(export_name = concat!(stringify!($name), $suffix))]
@@ -310,6 +310,10 @@ macro_rules! kernel_entry {
             #[used]
             #[unsafe(export_name = concat!("abi_", stringify!($name), $suffix))]
             static ABI: u64 = <$args_type as $crate::KernelArgs>::ABI;
+            // For the pipeline, which makes it the entry's launch bound: rustc has none.
+            #[used]
+            #[unsafe(export_name = concat!("threads_", stringify!($name), $suffix))]
+            static THREADS: u32 = $threads;
         };
     };
 }

@@ -5,6 +5,8 @@
 pub mod allgather;
 pub mod allreduce;
 pub mod hop;
+#[cfg(not(target_arch = "nvptx64"))]
+mod images;
 pub mod probe;
 pub mod ranks;
 pub mod work;
@@ -19,5 +21,20 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 #[cfg(not(target_arch = "nvptx64"))]
 pub static MODULE: mscclrs_device::DeviceModule = mscclrs_device::DeviceModule {
     name: "mscclrs_kernels",
-    source: mscclrs_device::ImageSource::Embedded(&[]),
+    source: mscclrs_device::ImageSource::Embedded(&images::IMAGES),
 };
+
+/// Every kernel of this crate.
+#[cfg(not(target_arch = "nvptx64"))]
+pub fn all_kernels() -> impl Iterator<Item = &'static mscclrs_device::Kernel> {
+    probe::all()
+        .chain(hop::all())
+        .chain(allgather::direct::all())
+        .chain(allgather::mesh::all())
+        .chain(allgather::packet::all())
+        .chain(allreduce::direct::all())
+        .chain(allreduce::mesh::all())
+        .chain(allreduce::one_shot::all())
+        .chain(allreduce::push::all())
+        .chain(allreduce::two_shot::all())
+}

@@ -1,0 +1,2 @@
+//! The same checks on every back end, as one program.
+fn main() {}
