@@ -1,1 +1,27 @@
-//! Placeholder.
+//! The CPU device's engine: GPU threads ("lanes") as fibers, one scheduler thread a device.
+//!
+//! A lane runs until it has to wait: for its block, for its warp, or for a word in memory. Waits for
+//! memory name the word, so the scheduler looks at it itself and switches only to lanes that can go
+//! on. Kernels of all queues of a device are interleaved on its one thread, so that several ranks on
+//! one device make progress together; devices of a process run beside each other.
+//!
+//! [`block`] and [`lane`] know what a block of lanes is; `fast` decides who runs when.
+
+mod block;
+mod device;
+mod error;
+mod fast;
+mod inbox;
+mod lane;
+mod point;
+mod reaper;
+mod report;
+mod stack;
+mod work;
+
+pub use device::{Device, DeviceConfig, Queue, waiting_reports};
+pub use error::{LaunchError, Stopped};
+pub use point::Point;
+pub use reaper::release_later;
+pub use report::{WaitingReport, WaitingRow};
+pub use work::{Graph, Launch, Node, Work};

@@ -1,0 +1,356 @@
+//! A resident block: its lanes, and where they meet.
+//!
+//! Invariants. A lane is in exactly one place: not started or ready (`ready`), at the barrier, in a
+//! slot of its warp, watched, running, or exited. The last lane to arrive at a meeting lets the
+//! others go and goes on itself without a switch. Lanes that have exited count as arrived: a wait
+//! that ended early returns before barriers that others of its block still come to.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use mscclrs_device::arch::host::{Coords, Spin};
+
+use crate::lane::{self, Fiber, Lane};
+use crate::stack::Stacks;
+use crate::work::Launch;
+
+/// Lanes a warp.
+pub(crate) const WARP: u32 = 32;
+
+/// Nanoseconds after which a lane that waits for a word looks at the abort word and the clock.
+const LOOK_NS: u64 = 2_000_000;
+
+/// What the lanes of a warp do together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WarpOperation {
+    Ballot,
+    /// Gives the value of the lane whose index differs by this mask.
+    Exchange(u32),
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    mask: u32,
+    value: u32,
+    operation: WarpOperation,
+}
+
+struct Warp {
+    /// Bit i: lane i has a slot here and waits.
+    waiting: Cell<u32>,
+    /// Bit i: lane i has exited, or the block has no such lane.
+    exited: Cell<u32>,
+    slots: [Cell<Slot>; WARP as usize],
+}
+
+/// A lane that waits for a word to change.
+struct Watched {
+    lane: u32,
+    spin: Spin,
+    /// When the scheduler first looked; 0 before.
+    since: u64,
+}
+
+/// What lanes of a block share; reached from their fibers and from the scheduler, on one thread.
+pub(crate) struct BlockState {
+    lanes: Vec<Lane>,
+    exited: Cell<u32>,
+    at_barrier: RefCell<Vec<u32>>,
+    warps: Vec<Warp>,
+    watched: RefCell<Vec<Watched>>,
+    ready: RefCell<VecDeque<u32>>,
+    shared: UnsafeCell<Vec<u128>>,
+    /// Set by whatever is more than a fruitless look.
+    pub(crate) progress: Cell<bool>,
+}
+
+impl BlockState {
+    pub(crate) fn shared(&self) -> *mut u8 {
+        // SAFETY: nothing else makes a reference to the vector, which does not change its size.
+        unsafe { (*self.shared.get()).as_mut_ptr().cast() }
+    }
+
+    /// A lane comes to the barrier; true if it opened it and goes on.
+    pub(crate) fn arrive(&self, lane: u32) -> bool {
+        self.at_barrier.borrow_mut().push(lane);
+        let opened = self.open_barrier(Some(lane));
+        debug_assert!(opened || self.at_barrier.borrow().contains(&lane));
+        opened
+    }
+
+    fn open_barrier(&self, last: Option<u32>) -> bool {
+        let mut waiting = self.at_barrier.borrow_mut();
+        if waiting.is_empty() || waiting.len() + (self.exited.get() as usize) < self.lanes.len() {
+            return false;
+        }
+        if last.is_some() {
+            waiting.pop();
+        }
+        self.ready.borrow_mut().extend(waiting.drain(..));
+        true
+    }
+
+    /// A lane comes to a warp operation; true if it was the last and has its result.
+    pub(crate) fn meet(&self, lane: u32, mask: u32, value: u32, operation: WarpOperation) -> bool {
+        let (warp, bit) = (&self.warps[(lane / WARP) as usize], lane % WARP);
+        assert!(mask & 1 << bit != 0, "lane {bit} of a warp is not in its own mask {mask:#x}");
+        warp.slots[bit as usize].set(Slot { mask, value, operation });
+        warp.waiting.set(warp.waiting.get() | 1 << bit);
+        match self.finish_meeting(lane / WARP, mask, Some(bit)) {
+            Ok(finished) => finished,
+            // On the lane's own stack, where a panic stops the launch.
+            Err(report) => panic!("{report}"),
+        }
+    }
+
+    /// Gives all lanes of the mask their results if none is missing.
+    fn finish_meeting(
+        &self,
+        warp_index: u32,
+        mask: u32,
+        last: Option<u32>,
+    ) -> Result<bool, String> {
+        let warp = &self.warps[warp_index as usize];
+        let here = warp.waiting.get() & mask;
+        if mask & !(here | warp.exited.get()) != 0 {
+            return Ok(false);
+        }
+        let slot = |bit: u32| warp.slots[bit as usize].get();
+        let bits = || (0..WARP).filter(move |bit| here & 1 << bit != 0);
+        let ballot = |op| matches!(op, WarpOperation::Ballot);
+        let mut votes = 0;
+        if let Some(first) = bits().next() {
+            for bit in bits() {
+                let (a, b) = (slot(first), slot(bit));
+                if b.mask != mask || ballot(a.operation) != ballot(b.operation) {
+                    return Err(format!(
+                        "lanes of warp {warp_index} meet with different masks ({mask:#x} and {:#x}) \
+                         or operations",
+                        b.mask
+                    ));
+                }
+                votes |= b.value << bit;
+            }
+        }
+        let mut ready = self.ready.borrow_mut();
+        for bit in bits() {
+            let own = slot(bit);
+            let lane = &self.lanes[(warp_index * WARP + bit) as usize];
+            lane.result.set(match own.operation {
+                WarpOperation::Ballot => votes,
+                WarpOperation::Exchange(lane_mask) => {
+                    let from = bit ^ lane_mask;
+                    // A GPU leaves the value of a lane that takes no part undefined.
+                    if from < WARP && here & 1 << from != 0 { slot(from).value } else { own.value }
+                }
+            });
+            if Some(bit) != last {
+                ready.push_back(warp_index * WARP + bit);
+            }
+        }
+        warp.waiting.set(warp.waiting.get() & !here);
+        Ok(true)
+    }
+
+    pub(crate) fn watch(&self, lane: u32, spin: Spin) {
+        self.watched.borrow_mut().push(Watched { lane, spin, since: 0 });
+    }
+
+    fn exit(&self, lane: u32) -> Result<(), String> {
+        self.progress.set(true);
+        self.exited.set(self.exited.get() + 1);
+        self.open_barrier(None);
+        let (warp, bit) = (&self.warps[(lane / WARP) as usize], lane % WARP);
+        warp.exited.set(warp.exited.get() | 1 << bit);
+        let mut left = warp.waiting.get();
+        while left != 0 {
+            let mask = warp.slots[left.trailing_zeros() as usize].get().mask;
+            if mask & 1 << bit != 0 {
+                self.finish_meeting(lane / WARP, mask, None)?;
+            }
+            left &= !mask;
+        }
+        Ok(())
+    }
+
+    /// Looks at every watched word, and lets the lanes go whose word changed, whose abort word is
+    /// set, or who have waited for a while.
+    fn look(&self, now: u64) {
+        let mut watched = self.watched.borrow_mut();
+        if watched.is_empty() {
+            return;
+        }
+        let mut ready = self.ready.borrow_mut();
+        watched.retain_mut(|entry| {
+            if entry.since == 0 {
+                entry.since = now;
+            }
+            let spin = &entry.spin;
+            // SAFETY: the lane polls this aligned word and will again: it is memory that the launch
+            // may use.
+            let value = unsafe { AtomicU64::from_ptr(spin.at.cast_mut()) }.load(Ordering::Relaxed);
+            // SAFETY: as above; null where the wait has no abort word.
+            let aborted = !spin.abort.is_null()
+                && unsafe { AtomicU32::from_ptr(spin.abort.cast_mut()) }.load(Ordering::Relaxed)
+                    != 0;
+            let changed = value != spin.seen;
+            if !changed && !aborted && now.wrapping_sub(entry.since) < LOOK_NS {
+                return true;
+            }
+            let lane = &self.lanes[entry.lane as usize];
+            lane.look.set(!changed || aborted);
+            if changed || aborted {
+                self.progress.set(true);
+                lane.fruitless.set((0, 0));
+            } else {
+                lane.fruitless.set((spin.at as usize, spin.seen));
+            }
+            ready.push_back(entry.lane);
+            false
+        });
+    }
+}
+
+/// What running a block led to.
+pub(crate) enum Ran {
+    /// All lanes have exited.
+    Ended,
+    /// Lanes wait, or are ready for the next turn.
+    Goes,
+    /// A lane cannot go on; the launch has to be stopped.
+    Failed(String),
+}
+
+/// A resident block and its fibers.
+pub(crate) struct Block {
+    // Ended before `state` and `launch` are dropped, which they point to.
+    fibers: Vec<Option<Fiber>>,
+    state: Rc<BlockState>,
+    launch: Launch,
+    pub(crate) index: u32,
+    /// Which launch of the scheduler it belongs to.
+    pub(crate) owner: u64,
+    /// Where it is resident.
+    pub(crate) place: crate::fast::Place,
+}
+
+impl Block {
+    pub(crate) fn new(launch: Launch, index: u32, owner: u64, place: crate::fast::Place) -> Block {
+        let threads = launch.threads;
+        let warp = |w: u32| Warp {
+            waiting: Cell::new(0),
+            exited: Cell::new((u64::MAX << (threads - w * WARP).min(WARP)) as u32),
+            slots: [const { Cell::new(Slot { mask: 0, value: 0, operation: WarpOperation::Ballot }) };
+                WARP as usize],
+        };
+        let (block_dim, grid_dim) = (threads, launch.blocks);
+        let state = Rc::new_cyclic(|state| BlockState {
+            lanes: (0..threads)
+                .map(|thread| Coords { thread, block: index, block_dim, grid_dim })
+                .map(|coords| Lane::new(coords, state.as_ptr()))
+                .collect(),
+            exited: Cell::new(0),
+            at_barrier: RefCell::new(Vec::with_capacity(threads as usize)),
+            warps: (0..threads.div_ceil(WARP)).map(warp).collect(),
+            watched: RefCell::default(),
+            ready: RefCell::new((0..threads).collect()),
+            shared: UnsafeCell::new(vec![0; launch.shared_bytes.div_ceil(16) as usize]),
+            progress: Cell::new(true),
+        });
+        let fibers = std::iter::repeat_with(|| None).take(threads as usize).collect();
+        Block { fibers, state, launch, index, owner, place }
+    }
+
+    pub(crate) fn kernel(&self) -> &'static str {
+        self.launch.kernel.name
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.state.lanes
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.state.ready.borrow().is_empty()
+    }
+
+    /// Whether anything happened since the last call that was more than a fruitless look.
+    pub(crate) fn take_progress(&self) -> bool {
+        self.state.progress.take()
+    }
+
+    /// Looks at what lanes wait for, then runs each lane that is ready once.
+    pub(crate) fn run(&mut self, now: u64, stacks: &mut Stacks) -> Ran {
+        self.state.look(now);
+        let turns = self.state.ready.borrow().len();
+        for _ in 0..turns {
+            let Some(index) = self.state.ready.borrow_mut().pop_front() else { break };
+            if let Err(report) = self.run_lane(index, stacks) {
+                return Ran::Failed(report);
+            }
+        }
+        if self.state.exited.get() == self.launch.threads { Ran::Ended } else { Ran::Goes }
+    }
+
+    fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), String> {
+        let lane: *const Lane = &self.state.lanes[index as usize];
+        let place = &mut self.fibers[index as usize];
+        let fiber = match place {
+            Some(fiber) => fiber,
+            None => {
+                let stack = stacks.take().map_err(|error| {
+                    format!(
+                        "no stack for lane {index} of block {} of kernel {}: {error}; use fewer \
+                         lanes or raise vm.max_map_count",
+                        self.index, self.launch.kernel.name
+                    )
+                })?;
+                let (kernel, args) = (self.launch.kernel, self.launch.args.as_ptr());
+                // SAFETY: lane and arguments belong to this block, which ends its fibers before it
+                // is dropped; `Launch::new` has the promise about the arguments.
+                place.insert(unsafe { lane::fiber(stack, lane, kernel, args) })
+            }
+        };
+        // SAFETY: the fiber was made for this lane.
+        let Some(panic) = (unsafe { lane::resume(fiber, lane) }) else { return Ok(()) };
+        if let Some(fiber) = place.take() {
+            stacks.give(fiber.into_stack());
+        }
+        if let Some(payload) = panic {
+            let text = payload
+                .downcast_ref::<&str>()
+                .map(|text| text.to_string())
+                .or_else(|| payload.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "a panic without a message".into());
+            return Err(format!(
+                "lane {index} of block {} of kernel {} panicked: {text}",
+                self.index, self.launch.kernel.name
+            ));
+        }
+        self.state.exit(index).map_err(|report| {
+            format!("block {} of kernel {}: {report}", self.index, self.launch.kernel.name)
+        })
+    }
+
+    /// Ends all lanes where they are; what they own is dropped.
+    pub(crate) fn stop(mut self, stacks: &mut Stacks) {
+        self.end_fibers(stacks);
+    }
+
+    fn end_fibers(&mut self, stacks: &mut Stacks) {
+        for mut fiber in self.fibers.iter_mut().filter_map(Option::take) {
+            fiber.force_unwind();
+            stacks.give(fiber.into_stack());
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A block that ended or was stopped has none left.
+        if self.fibers.iter().any(Option::is_some) {
+            self.end_fibers(&mut Stacks::default());
+        }
+    }
+}

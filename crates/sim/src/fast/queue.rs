@@ -1,0 +1,235 @@
+//! One queue, as its scheduler sees it: items in order, of which one runs at a time.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::inbox::{Inbox, Item, QueueShared};
+use crate::work::{Launch, Work};
+use crate::{Graph, Point, Stopped};
+
+/// Bytes moved at a turn, so that kernels of other queues go on beside a large copy.
+const CHUNK: u64 = 4 << 20;
+
+/// What the queue does now.
+enum Current {
+    Running(Running),
+    Waiting(Arc<Point>),
+}
+
+/// A graph that runs.
+struct Running {
+    graph: Arc<Graph>,
+    /// For each node, how many it still waits for.
+    missing: Vec<u32>,
+    ready: Vec<u32>,
+    /// Moves of bytes that are under way, and how far they are.
+    moves: Vec<(u32, u64)>,
+    launches: u32,
+    left: usize,
+}
+
+impl Running {
+    fn new(graph: Arc<Graph>) -> Self {
+        let missing: Vec<u32> = graph.nodes.iter().map(|node| node.after.len() as u32).collect();
+        let ready = (0..missing.len() as u32).filter(|&n| missing[n as usize] == 0).collect();
+        let left = missing.len();
+        Running { graph, missing, ready, moves: Vec::new(), launches: 0, left }
+    }
+
+    fn done(&mut self, node: u32) {
+        self.left -= 1;
+        for &follower in &self.graph.followers[node as usize] {
+            self.missing[follower as usize] -= 1;
+            if self.missing[follower as usize] == 0 {
+                self.ready.push(follower);
+            }
+        }
+    }
+
+    fn is_over(&self, stopped: bool) -> bool {
+        if stopped { self.launches == 0 } else { self.left == 0 }
+    }
+}
+
+pub(super) struct Queue {
+    pub(super) shared: Arc<QueueShared>,
+    items: VecDeque<Item>,
+    current: Option<Current>,
+    /// Items that came in.
+    pub(super) received: u64,
+    /// Items that are done.
+    pub(super) completed: u64,
+    /// Nobody submits any more.
+    pub(super) closed: bool,
+    stopped: bool,
+}
+
+impl Queue {
+    pub(super) fn new(shared: Arc<QueueShared>) -> Self {
+        Queue {
+            shared,
+            items: VecDeque::new(),
+            current: None,
+            received: 0,
+            completed: 0,
+            closed: false,
+            stopped: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, item: Item) {
+        self.received += 1;
+        self.items.push_back(item);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_none() && self.items.is_empty()
+    }
+
+    pub(super) fn waits_for_a_point(&self) -> bool {
+        matches!(self.current, Some(Current::Waiting(_)))
+    }
+
+    /// A launch of the running graph has ended.
+    pub(super) fn launch_done(&mut self, node: u32) {
+        if let Some(Current::Running(running)) = &mut self.current {
+            running.launches -= 1;
+            running.done(node);
+        }
+    }
+
+    /// The queue takes no more work; its launches are ended by the caller.
+    pub(super) fn stop(&mut self, error: Stopped) {
+        self.stopped = true;
+        self.shared.fail(error);
+    }
+
+    /// Goes on as far as it can; true if it wants another turn at once. Launches that begin are
+    /// given to `begin` with their node.
+    pub(super) fn advance(
+        &mut self,
+        inbox: &Arc<Inbox>,
+        mut begin: impl FnMut(u32, Launch),
+    ) -> bool {
+        loop {
+            match &mut self.current {
+                None => {
+                    let Some(item) = self.items.pop_front() else { return false };
+                    self.start(item, inbox);
+                }
+                Some(Current::Waiting(point)) => {
+                    if !point.is_passed() && !self.stopped {
+                        return false;
+                    }
+                    self.current = None;
+                    self.complete();
+                }
+                Some(Current::Running(running)) => {
+                    if !self.stopped {
+                        step(running, &mut begin);
+                    }
+                    if !running.is_over(self.stopped) {
+                        return !self.stopped
+                            && !(running.moves.is_empty() && running.ready.is_empty());
+                    }
+                    self.current = None;
+                    self.complete();
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, item: Item, inbox: &Arc<Inbox>) {
+        match item {
+            // Others may wait for the point, and a task may release what they need.
+            Item::Pass(point) => point.pass(self.shared.error()),
+            Item::Task(work) => {
+                if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                    self.stop(Stopped::new("a host call of the queue panicked"));
+                }
+            }
+            _ if self.stopped => {}
+            Item::Graph(graph) => {
+                self.current = Some(Current::Running(Running::new(graph)));
+                return;
+            }
+            Item::Wait(point) => {
+                if !point.tell(inbox) {
+                    self.current = Some(Current::Waiting(point));
+                    return;
+                }
+            }
+        }
+        self.complete();
+    }
+
+    fn complete(&mut self) {
+        self.completed += 1;
+        self.shared.complete();
+    }
+}
+
+/// Begins what is ready and moves one chunk of every move.
+fn step(running: &mut Running, begin: &mut impl FnMut(u32, Launch)) {
+    while let Some(node) = running.ready.pop() {
+        match &running.graph.nodes[node as usize].work {
+            Work::Launch(launch) => {
+                running.launches += 1;
+                begin(node, launch.clone());
+            }
+            _ => running.moves.push((node, 0)),
+        }
+        // A short move is over at once, and what follows it can begin in this turn.
+        move_bytes(running);
+    }
+    move_bytes(running);
+}
+
+fn move_bytes(running: &mut Running) {
+    let mut index = 0;
+    while index < running.moves.len() {
+        let (node, at) = running.moves[index];
+        match move_chunk(&running.graph.nodes[node as usize].work, at) {
+            Some(next) => {
+                running.moves[index].1 = next;
+                index += 1;
+            }
+            None => {
+                running.moves.swap_remove(index);
+                running.done(node);
+            }
+        }
+    }
+}
+
+/// Moves the bytes from `at` on; gives where to go on, or `None` at the end.
+fn move_chunk(work: &Work, at: u64) -> Option<u64> {
+    let (to, bytes) = match work {
+        Work::Copy { to, bytes, .. } | Work::Fill { to, bytes, .. } => (*to, *bytes),
+        Work::Upload { to, data } => (*to, data.len() as u64),
+        Work::Launch(_) => return None,
+    };
+    let mut count = (bytes - at).min(CHUNK);
+    let target = (to + at) as usize as *mut u8;
+    // SAFETY: who made the graph promised that the work's addresses may be read and written. Other
+    // threads may touch them at the same time only as a GPU's copies and kernels may: what races
+    // gets bytes of either.
+    unsafe {
+        match work {
+            Work::Copy { from, .. } => {
+                // Ranges that overlap are right only as one move.
+                if from.abs_diff(to) < bytes {
+                    count = bytes - at;
+                }
+                target.copy_from((from + at) as usize as *const u8, count as usize);
+            }
+            Work::Fill { byte, .. } => target.write_bytes(*byte, count as usize),
+            Work::Upload { data, .. } => {
+                target.copy_from(data.as_ptr().wrapping_add(at as usize), count as usize);
+            }
+            Work::Launch(_) => {}
+        }
+    }
+    Some(at + count).filter(|&next| next < bytes)
+}

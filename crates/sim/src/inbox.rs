@@ -1,0 +1,171 @@
+//! How other threads speak to a device's scheduler, and how they wait for it.
+//!
+//! Invariant: a command is in the list before the flag is set, and the flag is set before the
+//! scheduler is unparked; the scheduler clears the flag before it takes the list. So no command is
+//! left behind, and a device without work sleeps without a clock.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::{Graph, Point, Stopped, WaitingReport};
+
+/// What a queue does next.
+pub(crate) enum Item {
+    Graph(Arc<Graph>),
+    Pass(Arc<Point>),
+    Task(Box<dyn FnOnce() + Send>),
+    Wait(Arc<Point>),
+}
+
+pub(crate) enum Command {
+    Open(Arc<QueueShared>),
+    Submit(u64, Item),
+    Close(u64),
+    /// Dropped when what all queues have now is done.
+    Defer(Box<dyn Any + Send>),
+    Report(Sender<WaitingReport>),
+    Shutdown,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    full: AtomicBool,
+    commands: Mutex<Vec<Command>>,
+    thread: OnceLock<Thread>,
+}
+
+impl Inbox {
+    pub(crate) fn set_thread(&self, thread: Thread) {
+        let _ = self.thread.set(thread);
+    }
+
+    pub(crate) fn send(&self, command: Command) {
+        self.commands().push(command);
+        self.wake();
+    }
+
+    /// Sends the next item of a queue; the ticket counts the queue's items from 1.
+    pub(crate) fn submit(&self, queue: &QueueShared, item: Item) -> u64 {
+        let mut commands = self.commands();
+        // Counted under the lock, so that tickets are in the order of the list.
+        let ticket = queue.submitted.fetch_add(1, Ordering::Relaxed) + 1;
+        commands.push(Command::Submit(queue.id, item));
+        drop(commands);
+        self.wake();
+        ticket
+    }
+
+    pub(crate) fn wake(&self) {
+        self.full.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Whether something came since the last call.
+    pub(crate) fn poll(&self) -> bool {
+        self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Acquire)
+    }
+
+    pub(crate) fn take(&self) -> Vec<Command> {
+        std::mem::take(&mut *self.commands())
+    }
+
+    fn commands(&self) -> MutexGuard<'_, Vec<Command>> {
+        // A list of commands is whole at any time.
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the owner of a queue and the scheduler share.
+pub(crate) struct QueueShared {
+    pub(crate) id: u64,
+    pub(crate) submitted: AtomicU64,
+    state: Mutex<QueueProgress>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueueProgress {
+    completed: u64,
+    error: Option<Stopped>,
+}
+
+impl QueueShared {
+    pub(crate) fn new(id: u64) -> Self {
+        QueueShared {
+            id,
+            submitted: AtomicU64::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn complete(&self) {
+        self.state().completed += 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.state().completed
+    }
+
+    pub(crate) fn error(&self) -> Option<Stopped> {
+        self.state().error.clone()
+    }
+
+    /// The first error stays.
+    pub(crate) fn fail(&self, error: Stopped) {
+        self.state().error.get_or_insert(error);
+    }
+
+    /// The scheduler is gone: nobody may wait for it.
+    pub(crate) fn abandon(&self, error: Stopped) {
+        let mut state = self.state();
+        state.error.get_or_insert(error);
+        state.completed = u64::MAX / 2;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until `ticket` items are done; false when the limit passed.
+    pub(crate) fn wait(&self, ticket: u64, limit: Option<Duration>) -> Result<bool, Stopped> {
+        let state =
+            wait_until(self.state(), &self.changed, limit, |state| state.completed >= ticket);
+        match &state.error {
+            Some(error) if state.completed >= ticket => Err(error.clone()),
+            _ => Ok(state.completed >= ticket),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueProgress> {
+        // Whole between any two statements that change it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn wait_until<'a, T>(
+    mut state: MutexGuard<'a, T>,
+    changed: &Condvar,
+    limit: Option<Duration>,
+    done: impl Fn(&T) -> bool,
+) -> MutexGuard<'a, T> {
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+    while !done(&state) {
+        state = match deadline {
+            None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+    }
+    state
+}
