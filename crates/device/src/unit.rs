@@ -93,6 +93,8 @@ impl Unit for Word16 {
 
 /// How a caller's buffer of `bytes` bytes is read and written.
 pub trait Access: Copy {
+    /// Whether a lane keeps several units in flight; not where each is many small accesses.
+    const WIDE: bool;
     /// Unit `index` of the buffer.
     fn load<U: Unit>(base: Global<u8>, index: u32, bytes: u64) -> U;
     /// Unit `index` of the buffer.
@@ -104,6 +106,8 @@ pub trait Access: Copy {
 pub struct Aligned;
 
 impl Access for Aligned {
+    const WIDE: bool = true;
+
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn load<U: Unit>(base: Global<u8>, index: u32, _bytes: u64) -> U {
@@ -121,6 +125,8 @@ impl Access for Aligned {
 pub struct Any;
 
 impl Access for Any {
+    const WIDE: bool = false;
+
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn load<U: Unit>(base: Global<u8>, index: u32, bytes: u64) -> U {

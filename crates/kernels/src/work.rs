@@ -1,7 +1,7 @@
 //! How blocks share work out, meet their peers and reduce.
 
 use mscclrs_device::{
-    DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_dim, block_idx,
+    Access, DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_dim, block_idx,
     block_sync, flag_set, flag_wait, thread_idx, with_reduction,
 };
 
@@ -51,12 +51,18 @@ impl Reducer for Told {
     }
 }
 
-/// Moves the units [begin, end) with four in flight a lane, shared out among the lanes of this block.
+/// Moves the units [begin, end), shared out among the lanes of this block; with wide access four are
+/// in flight a lane.
 #[inline(always)]
-pub fn stream<U: Copy>(begin: u32, end: u32, load: impl Fn(u32) -> U, store: impl Fn(u32, U)) {
+pub fn stream<A: Access, U: Copy>(
+    begin: u32,
+    end: u32,
+    load: impl Fn(u32) -> U,
+    store: impl Fn(u32, U),
+) {
     let lanes = block_dim();
     let mut i = begin + thread_idx();
-    while i < end && end - i > 3 * lanes {
+    while A::WIDE && i < end && end - i > 3 * lanes {
         let (a, b) = (load(i), load(i + lanes));
         let (c, d) = (load(i + 2 * lanes), load(i + 3 * lanes));
         store(i, a);

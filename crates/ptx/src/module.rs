@@ -26,7 +26,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads what rustc wrote: gives each entry the `.maxntid` that its `threads_NAME` asks for and
+    /// Reads what rustc wrote: gives each entry the `.maxntid` that its `threads_NAME` asks for, and
     /// takes these globals out, since nothing reads them at run time.
     pub fn from_compiler(text: &str) -> Result<Module> {
         let mut out = String::with_capacity(text.len() + 4096);
@@ -44,7 +44,9 @@ impl Module {
                 && let Some(name) = current.take()
             {
                 let threads = global_value(text, &format!("threads_{name}"))?;
-                out.push_str(&format!(".maxntid {threads}, 1, 1\n"));
+                // One resident block is enough to ask for: without it the assembler guesses that
+                // more are wanted and spills registers to fit them.
+                out.push_str(&format!(".maxntid {threads}, 1, 1\n.minnctapersm 1\n"));
             }
             out.push_str(line);
             out.push('\n');
@@ -160,8 +162,8 @@ pub(crate) mod tests {
         assert_eq!((one.abi, one.max_threads), (0x8000_0000_0000_0201, 1024));
         let two = module.entry("two").unwrap();
         assert_eq!((two.abi, two.max_threads), (0, 256));
-        assert!(module.text.contains("one_param_0[8]\n)\n.maxntid 1024, 1, 1\n{"));
-        assert!(module.text.contains("two_param_0[8]\n)\n.maxntid 256, 1, 1\n{"));
+        assert!(module.text.contains("one_param_0[8]\n)\n.maxntid 1024, 1, 1\n.minnctapersm 1\n{"));
+        assert!(module.text.contains("two_param_0[8]\n)\n.maxntid 256, 1, 1\n.minnctapersm 1\n{"));
         assert!(!module.text.contains("threads_"));
         assert!(module.text.contains("abi_one"));
     }

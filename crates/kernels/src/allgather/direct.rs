@@ -4,8 +4,8 @@
 //! and 2e + 1 (all outputs are there). It is given the same part of every rank's elements.
 
 use mscclrs_device::{
-    DeviceResult, Epochs, Global, Guard, ParamArray, Params, Word16, block_dim, copy_bytes,
-    kernel_args, kernels, param_at, thread_idx,
+    Aligned, DeviceResult, Epochs, Global, Guard, ParamArray, Params, Word16, block_dim,
+    copy_bytes, kernel_args, kernels, param_at, thread_idx,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]
@@ -75,7 +75,7 @@ kernels! {
             #[inline(always)]
             |to, from, begin, end| {
                 let (to, from) = (to.cast::<Word16>(), from.cast::<Word16>());
-                stream(begin, end, |i| from.at(i).load(), |i, unit| to.at(i).store(unit));
+                stream::<Aligned, _>(begin, end, |i| from.at(i).load(), |i, unit| to.at(i).store(unit));
             },
         )
     }

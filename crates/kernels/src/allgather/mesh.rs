@@ -68,12 +68,12 @@ fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
         while k < ranks {
             let to = peer::<_, AnyCount>(args, after::<AnyCount>(rank, k, ranks));
             let to = to.cast::<Word16>().at(half + rank * args.slot);
-            stream(begin, end, load, |i, unit| to.at(i).store(unit));
+            stream::<A, _>(begin, end, load, |i, unit| to.at(i).store(unit));
             k += 1;
         }
         if args.in_place == 0 {
             let to = bytes_at(args.output, rank as u64 * args.bytes + first);
-            stream(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
+            stream::<A, _>(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
         }
         meet::<_, AnyCount>(args, &args.guard, flags, epoch)?;
         let mut k = 1;
@@ -81,7 +81,7 @@ fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
             let p = after::<AnyCount>(rank, k, ranks);
             let to = bytes_at(args.output, p as u64 * args.bytes + first);
             let load = |i: u32| Word16::load(local, half + p * args.slot + i);
-            stream(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
+            stream::<A, _>(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
             k += 1;
         }
         epoch += 1;

@@ -84,7 +84,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
             let from = bytes_at(args.input, first);
             let to = peer::<_, N>(args, p).cast::<Word16>().at(rank * args.slot);
             let load = |i: u32| A::load::<Word16>(from, i, bytes);
-            stream(begin, end, load, |i, unit| to.at(i).store(unit));
+            stream::<A, _>(begin, end, load, |i, unit| to.at(i).store(unit));
             k += 1;
         }
         meet::<_, N>(args, &args.guard, flags, 2 * epoch)?;
@@ -113,7 +113,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
             let (first, bytes, begin, end) = part(p);
             let to = bytes_at(args.output, first);
             let load = |i: u32| Word16::load(local, sums + p * args.slot + i);
-            stream(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
+            stream::<A, _>(begin, end, load, |i, unit| A::store(to, i, bytes, unit));
             k += 1;
         }
         epoch += 1;

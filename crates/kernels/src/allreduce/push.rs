@@ -63,7 +63,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<PushArgs>) -> DeviceResult
     while k < ranks {
         let to = peer::<_, N>(args, after::<N>(rank, k, ranks)).cast::<Word16>();
         let to = to.at(half + rank * args.slot);
-        stream(begin, end, load, |i, unit| to.at(i).store(unit));
+        stream::<A, _>(begin, end, load, |i, unit| to.at(i).store(unit));
         k += 1;
     }
     meet::<_, N>(args, &args.guard, Flags { at: args.flags, rank, ranks }, epoch)?;
