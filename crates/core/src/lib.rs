@@ -3,10 +3,11 @@
 
 pub mod bootstrap;
 mod communicator;
+pub mod env;
 mod error;
 mod memory;
 
-pub use bootstrap::Bootstrap;
+pub use bootstrap::{Bootstrap, LocalBootstrap, RendezvousError};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
 pub use memory::{Region, Registration, SymmetricBuffer};
