@@ -1,18 +1,42 @@
 //! How ranks find each other and exchange small messages during set-up.
 
+mod acceptor;
+mod address;
 mod collective;
+mod config;
+mod dial;
 mod identity;
+mod interfaces;
+mod join;
 mod local;
 mod mailbox;
+mod office;
+mod root;
+mod secret;
+mod socket;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod unique_id;
 mod verdict;
+mod wire;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::{Error, Result};
 
+pub use address::{Address, Host};
+pub use config::{Config, Rendezvous};
+pub use interfaces::{Family, InterfaceFilter};
 pub use local::LocalBootstrap;
+pub use secret::Secret;
+pub use tcp::TcpBootstrap;
+pub use unique_id::UniqueId;
 pub use verdict::RendezvousError;
+
+pub(crate) use identity::random;
+pub(crate) use wire::{Damaged, Reader, Writer};
 
 /// The longest message that `send` and `all_gather` carry, in bytes.
 pub const MAX_MESSAGE: usize = 256 << 20;
@@ -63,4 +87,9 @@ pub trait Bootstrap: Send + Sync {
     fn timeout(&self) -> Duration {
         Duration::from_secs(30)
     }
+}
+
+/// What must be equal on all ranks: the version, and that of what ranks say to each other.
+fn build() -> String {
+    concat!(env!("CARGO_PKG_VERSION"), " (protocol 1)").into()
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::wire::{Damaged, Reader, Writer};
+
 /// Why the ranks could not be brought together. Every rank that reached the rendezvous gets the
 /// same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,54 @@ pub enum RendezvousError {
         /// The number of the rendezvous.
         expected: u32,
     },
+}
+
+impl RendezvousError {
+    pub(super) fn encode(&self, writer: Writer) -> Writer {
+        match self {
+            RendezvousError::BuildMismatch { rank, build, expected } => {
+                writer.u8(1).u32(*rank).text(build).text(expected)
+            }
+            RendezvousError::DuplicateRank { rank } => writer.u8(2).u32(*rank),
+            RendezvousError::MissingRanks { ranks, world_size, waited_ms, refused } => {
+                let head = writer.u8(3).u32(*world_size).u64(*waited_ms).u32(*refused);
+                ranks.iter().fold(head.u32(ranks.len() as u32), |writer, rank| writer.u32(*rank))
+            }
+            RendezvousError::RankLost { rank } => writer.u8(4).u32(*rank),
+            RendezvousError::RankOutOfRange { rank, world_size } => {
+                writer.u8(5).u32(*rank).u32(*world_size)
+            }
+            RendezvousError::WorldSizeMismatch { rank, world_size, expected } => {
+                writer.u8(6).u32(*rank).u32(*world_size).u32(*expected)
+            }
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<RendezvousError, Damaged> {
+        Ok(match reader.u8()? {
+            1 => RendezvousError::BuildMismatch {
+                rank: reader.u32()?,
+                build: reader.text()?,
+                expected: reader.text()?,
+            },
+            2 => RendezvousError::DuplicateRank { rank: reader.u32()? },
+            3 => {
+                let (world_size, waited_ms, refused) =
+                    (reader.u32()?, reader.u64()?, reader.u32()?);
+                let count = reader.u32()?;
+                let ranks = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+                RendezvousError::MissingRanks { ranks, world_size, waited_ms, refused }
+            }
+            4 => RendezvousError::RankLost { rank: reader.u32()? },
+            5 => RendezvousError::RankOutOfRange { rank: reader.u32()?, world_size: reader.u32()? },
+            6 => RendezvousError::WorldSizeMismatch {
+                rank: reader.u32()?,
+                world_size: reader.u32()?,
+                expected: reader.u32()?,
+            },
+            _ => return Err(Damaged),
+        })
+    }
 }
 
 impl std::error::Error for RendezvousError {}
