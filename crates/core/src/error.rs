@@ -1,5 +1,10 @@
 //! What can go wrong between ranks.
 
+use std::io;
+use std::time::Duration;
+
+use crate::bootstrap::RendezvousError;
+
 /// The result of a call that involves other ranks.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -7,7 +12,145 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// An address or unique id that cannot be read.
+    #[error("\"{text}\" is no {what}: {why}; {allowed}")]
+    Address {
+        /// What was given; never a secret.
+        text: String,
+        /// What it should have been.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// A peer did not answer within the time limit of the bootstrap.
+    #[error(
+        "rank {rank} waited {:.1} s in {operation} for rank {peer}; is rank {peer} alive, and in the \
+         same call?", waited.as_secs_f64()
+    )]
+    Deadline {
+        /// The call that waited.
+        operation: String,
+        /// The rank that waited.
+        rank: u32,
+        /// The rank it waited for.
+        peer: u32,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// An environment variable has a value that is not allowed.
+    #[error("{name}={value}: {allowed}")]
+    Environment {
+        /// The variable, by the name it was found under.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// An environment variable is missing beside others that need it.
+    #[error("{name} is not set, but {because} is; {allowed}")]
+    EnvironmentMissing {
+        /// The variable.
+        name: String,
+        /// The one that needs it.
+        because: String,
+        /// What is allowed.
+        allowed: String,
+    },
     /// A device call failed.
     #[error(transparent)]
     Gpu(#[from] mscclrs_gpu::Error),
+    /// The system refused something.
+    #[error("{operation}: {source}")]
+    Io {
+        /// What was tried.
+        operation: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Without a secret only loopback and private addresses are used.
+    #[error(
+        "{address} is a public address and there is no secret; set MSCCLRS_SECRET to the same text \
+         on every rank, or use a unique id"
+    )]
+    Insecure {
+        /// The address.
+        address: String,
+    },
+    /// No network interface fits.
+    #[error("no network interface with an address fits {filter}; there are: {}", found.join(", "))]
+    NoInterface {
+        /// What was asked for.
+        filter: String,
+        /// The interfaces that there are, with their addresses.
+        found: Vec<String>,
+    },
+    /// Nobody served the rendezvous.
+    #[error(
+        "rank {rank} found no rendezvous at {address} within {:.1} s (last try: {last}); is rank 0 \
+         running, and is the address right?", waited.as_secs_f64()
+    )]
+    NoRendezvous {
+        /// This rank.
+        rank: u32,
+        /// Where it was looked for.
+        address: String,
+        /// How long.
+        waited: Duration,
+        /// What the last try met.
+        last: String,
+    },
+    /// A rank number that the group does not have.
+    #[error("{operation}: there is no rank {rank} among {world_size} ranks (0 to {})", world_size.saturating_sub(1))]
+    NoSuchRank {
+        /// The call.
+        operation: String,
+        /// The number given.
+        rank: u32,
+        /// Number of ranks.
+        world_size: u32,
+    },
+    /// A peer left the group, or ended, while this rank waited for it.
+    #[error("rank {rank}, in {operation}: rank {peer} is gone ({why})")]
+    PeerGone {
+        /// The call.
+        operation: String,
+        /// This rank.
+        rank: u32,
+        /// The rank that is gone.
+        peer: u32,
+        /// How that was seen.
+        why: String,
+    },
+    /// A peer sent what this call cannot use: ranks disagree about what they do.
+    #[error("rank {rank}, in {operation}: rank {peer} {why}")]
+    Protocol {
+        /// The call.
+        operation: String,
+        /// This rank.
+        rank: u32,
+        /// The peer.
+        peer: u32,
+        /// What is wrong, as a predicate of the peer.
+        why: String,
+    },
+    /// The ranks could not be brought together; every rank has this same error.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The other side has another secret.
+    #[error(
+        "{address} refuses this rank: its secret differs; give every rank the same MSCCLRS_SECRET or unique id"
+    )]
+    SecretRefused {
+        /// Who refused.
+        address: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(operation: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Error::Io { operation: operation.into(), source: source.into() }
+    }
 }

@@ -3,10 +3,14 @@
 
 pub mod bootstrap;
 mod communicator;
+pub mod env;
 mod error;
+pub mod launch;
 mod memory;
+mod watcher;
 
-pub use bootstrap::Bootstrap;
+pub use bootstrap::{Bootstrap, LocalBootstrap, RendezvousError, TcpBootstrap, UniqueId};
 pub use communicator::Communicator;
 pub use error::{Error, Result};
+pub use launch::LaunchEnvironment;
 pub use memory::{Region, Registration, SymmetricBuffer};

@@ -1,0 +1,404 @@
+//! Ranks that are processes on any hosts, over TCP.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::acceptor::Acceptor;
+use super::collective::{self, Call, Post, Turn};
+use super::config::{Config, Trust};
+use super::dial::{self, Failed};
+use super::interfaces::{self, InterfaceFilter};
+use super::join::{Join, MAIL, MAX_VERDICT, Peer, STREAM, Verdict};
+use super::mailbox::{Key, Missed};
+use super::office::{First, HEADER, Office};
+use super::root::Root;
+use super::secret::Secret;
+use super::{Bootstrap, identity, socket};
+use crate::watcher::{self, Registration, Watched};
+use crate::{Error, Result};
+
+/// One rank of a group over TCP.
+///
+/// Creating it waits until all ranks have come together. Connections between ranks are made when
+/// they are first needed, and both sides prove the secret on each.
+pub struct TcpBootstrap {
+    // First, so that nothing is received any more when the rest goes.
+    _registration: Registration,
+    office: Arc<Office>,
+    rank: u32,
+    timeout: Duration,
+    secret: Secret,
+    /// By rank.
+    peers: Vec<Peer>,
+    /// The number of the interface that link-local addresses are reached by.
+    scope: u32,
+    /// The connections this rank sends on, by rank.
+    outgoing: Vec<Mutex<Outgoing>>,
+    turn: Turn,
+}
+
+enum Outgoing {
+    Broken(String),
+    None,
+    Open(Watched),
+}
+
+impl TcpBootstrap {
+    /// Takes part in the rendezvous; with an address, rank 0 serves it. Blocks until all ranks have
+    /// come, or until the time limit. What is wrong with the ranks is the same error on each.
+    pub fn new(config: Config) -> Result<TcpBootstrap> {
+        let started = Instant::now();
+        let timeout = config.timeout()?;
+        let deadline = started + timeout;
+        if config.world_size == 0 {
+            return Err(Error::NoSuchRank {
+                operation: "creating a bootstrap".into(),
+                rank: config.rank,
+                world_size: 0,
+            });
+        }
+        let filter = config.interfaces()?;
+        let trust = config.trust()?;
+        let meeting = config.meeting(&filter, &trust, deadline)?;
+        let root = config.serve(&meeting, &trust, deadline)?;
+        let outcome = TcpBootstrap::join(&config, &filter, &meeting, trust, started, deadline);
+        if let (Some(root), Err(_)) = (&root, &outcome) {
+            // The others are to hear the same before this process may end.
+            let left = deadline.saturating_duration_since(Instant::now());
+            root.wait_until_ended(left.min(Duration::from_secs(1)));
+        }
+        outcome
+    }
+
+    fn join(
+        config: &Config,
+        filter: &InterfaceFilter,
+        meeting: &Meeting,
+        trust: Trust,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<TcpBootstrap> {
+        let Trust { secret, near_only } = trust;
+        let no_rendezvous = |last: String| Error::NoRendezvous {
+            rank: config.rank,
+            address: meeting.text.clone(),
+            waited: started.elapsed(),
+            last,
+        };
+        let to_root = dial::until_deadline(&meeting.to, &meeting.from, &secret, deadline).map_err(
+            |failed| match failed {
+                Failed::Secret => Error::SecretRefused { address: meeting.text.clone() },
+                failed => no_rendezvous(failed.text()),
+            },
+        )?;
+        let gone = |error: std::io::Error| {
+            no_rendezvous(format!("it was reached, but hung up before all ranks had come: {error}"))
+        };
+        let local = socket::local_address(to_root.as_fd()).map_err(gone)?;
+        let listeners = listen(local, meeting, filter)?;
+        let addresses: Vec<_> = listeners.iter().map(|(_, address)| *address).collect();
+        let listeners = listeners.into_iter().map(|(fd, _)| fd).collect();
+        let (office, registration) = watcher::register(|watch| {
+            let acceptor = Acceptor::new(watch.clone(), listeners, secret.clone(), near_only)?;
+            Ok(Arc::new(Office::new(config.rank, config.world_size, acceptor, watch)))
+        })?;
+        let join = Join {
+            build: config.build.clone(),
+            rank: config.rank,
+            world_size: config.world_size,
+            remaining_ms: deadline.saturating_duration_since(Instant::now()).as_millis() as u64,
+            peer: Peer {
+                addresses,
+                host_id: config.host_id.unwrap_or_else(identity::host_id),
+                process_id: identity::process_id(),
+            },
+        };
+        let body = join.encode();
+        let message = [&(body.len() as u32).to_le_bytes()[..], &body].concat();
+        socket::send_all(to_root.as_fd(), &message, deadline).map_err(gone)?;
+        // The rendezvous answers at the deadline; the answer takes a moment to come.
+        let patience = deadline + Duration::from_secs(2);
+        let peers = match read_verdict(&to_root, patience).map_err(gone)? {
+            Verdict::Table(peers) if peers.len() == config.world_size as usize => peers,
+            Verdict::Table(_) => return Err(no_rendezvous("it answered nonsense".into())),
+            Verdict::Failed(error) => return Err(error.into()),
+        };
+        let scope = match local {
+            SocketAddr::V6(v6) => v6.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        Ok(TcpBootstrap {
+            _registration: registration,
+            office,
+            rank: config.rank,
+            timeout: config.timeout()?,
+            secret,
+            outgoing: peers.iter().map(|_| Mutex::new(Outgoing::None)).collect(),
+            peers,
+            scope,
+            turn: Turn::default(),
+        })
+    }
+
+    fn call(&self, operation: String, peer: u32) -> Result<Call> {
+        let call = Call::new(operation, self.timeout);
+        call.check_rank(peer, self.world_size())?;
+        Ok(call)
+    }
+
+    /// A new connection to a peer.
+    fn dial(&self, peer: u32, purpose: u8, label: u32, call: &Call) -> Result<OwnedFd> {
+        let same_host = self.host_id(peer) == self.host_id(self.rank);
+        let addresses: Vec<SocketAddr> = self.peers[peer as usize]
+            .addresses
+            .iter()
+            .filter(|address| same_host || !address.ip().is_loopback())
+            .map(|address| self.with_scope(*address))
+            .collect();
+        let fail = |why: String| call.error(self.rank, peer, Missed::Gone(why));
+        if addresses.is_empty() {
+            return Err(fail("it listens on its own host only".into()));
+        }
+        let connected = loop {
+            let mut nobody = true;
+            let mut last = String::new();
+            let mut connected = None;
+            for &address in &addresses {
+                match dial::try_once(address, None, &self.secret, call.deadline) {
+                    Ok(fd) => {
+                        connected = Some(fd);
+                        break;
+                    }
+                    Err(failed) => {
+                        nobody &= matches!(failed, Failed::NobodyThere);
+                        last = format!("{address}: {}", failed.text());
+                    }
+                }
+            }
+            match connected {
+                Some(fd) => break fd,
+                // It listened before the table was made, so it does no more.
+                None if nobody => return Err(fail(last)),
+                None if Instant::now() >= call.deadline => {
+                    return Err(call.error(self.rank, peer, Missed::Deadline));
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let first = First { purpose, from: self.rank, to: peer, label };
+        socket::send_all(connected.as_fd(), &first.encode(), call.deadline)
+            .map_err(|error| fail(error.to_string()))?;
+        Ok(connected)
+    }
+
+    /// A scope has a meaning on one host only: ours is that of the way to the rendezvous.
+    fn with_scope(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V6(mut v6) if v6.scope_id() != 0 => {
+                v6.set_scope_id(self.scope);
+                v6.into()
+            }
+            other => other,
+        }
+    }
+}
+
+impl Bootstrap for TcpBootstrap {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    fn send(&self, peer: u32, tag: u32, data: &[u8]) -> Result<()> {
+        let call = self.call(format!("send to rank {peer} with tag {tag}"), peer)?;
+        call.check_length(self.rank, peer, data.len())?;
+        self.post(peer, Key::User(tag), data, &call)
+    }
+
+    fn recv(&self, peer: u32, tag: u32) -> Result<Vec<u8>> {
+        let call = self.call(format!("recv from rank {peer} with tag {tag}"), peer)?;
+        self.take(peer, Key::User(tag), &call)
+    }
+
+    fn all_gather(&self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        collective::all_gather(self, &self.turn, data)
+    }
+
+    fn barrier(&self) -> Result<()> {
+        collective::barrier(self, &self.turn)
+    }
+
+    fn host_id(&self, rank: u32) -> u64 {
+        self.peers[rank as usize].host_id
+    }
+
+    fn process_id(&self, rank: u32) -> u64 {
+        self.peers[rank as usize].process_id
+    }
+
+    fn stream(&self, peer: u32, label: u32) -> Result<OwnedFd> {
+        let call = self.call(format!("stream to rank {peer}"), peer)?;
+        if peer == self.rank {
+            return Err(call.protocol(self.rank, peer, "is this rank itself".into()));
+        }
+        let stream = if self.rank < peer {
+            self.dial(peer, STREAM, label, &call)?
+        } else {
+            self.office
+                .mailbox
+                .take_stream(peer, label, call.deadline)
+                .map_err(|missed| call.error(self.rank, peer, missed))?
+        };
+        rustix::io::ioctl_fionbio(&stream, false)
+            .map_err(|error| Error::io("cannot make a socket block", error))?;
+        Ok(stream)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+impl Post for TcpBootstrap {
+    fn post(&self, to: u32, key: Key, data: &[u8], call: &Call) -> Result<()> {
+        if to == self.rank {
+            self.office.mailbox.put(to, key, data.to_vec());
+            return Ok(());
+        }
+        let mut slot = self.outgoing[to as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Outgoing::None = *slot {
+            let connected = self.dial(to, MAIL, 0, call)?;
+            *slot = Outgoing::Open(self.office.watch_outgoing(to, connected)?);
+        }
+        let gone = |why: &str| call.error(self.rank, to, Missed::Gone(why.to_owned()));
+        let open = match &*slot {
+            Outgoing::Open(open) => open,
+            Outgoing::Broken(why) => return Err(gone(why)),
+            Outgoing::None => return Err(gone("there is no connection")),
+        };
+        let mut head = (data.len() as u32).to_le_bytes().to_vec();
+        head.extend_from_slice(&key.to_wire().to_le_bytes());
+        debug_assert_eq!(head.len(), HEADER);
+        // Small ones in one piece: two would be two packets.
+        let rest = if data.len() <= 16 << 10 {
+            head.extend_from_slice(data);
+            &[][..]
+        } else {
+            data
+        };
+        let sent = socket::send_all(open.as_fd(), &head, call.deadline)
+            .and_then(|()| socket::send_all(open.as_fd(), rest, call.deadline));
+        if let Err(error) = sent {
+            // What was sent of the message cannot be taken back.
+            let timed_out = error.kind() == std::io::ErrorKind::TimedOut;
+            let why = format!("the connection to it failed: {error}");
+            let error =
+                if timed_out { call.error(self.rank, to, Missed::Deadline) } else { gone(&why) };
+            *slot = Outgoing::Broken(why);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn take(&self, from: u32, key: Key, call: &Call) -> Result<Vec<u8>> {
+        self.office
+            .mailbox
+            .take(from, key, call.deadline)
+            .map_err(|missed| call.error(self.rank, from, missed))
+    }
+}
+
+/// Where ranks meet, in numbers.
+pub(super) struct Meeting {
+    pub(super) text: String,
+    pub(super) to: Vec<SocketAddr>,
+    /// Addresses to connect from; any if there are none.
+    pub(super) from: Vec<SocketAddr>,
+    /// Where rank 0 listens.
+    pub(super) listen: Vec<SocketAddr>,
+    /// All ranks are on this host.
+    pub(super) loopback: bool,
+}
+
+/// Listens for peers: on the address that the rendezvous is reached by, where others can use it too.
+fn listen(
+    local: SocketAddr,
+    meeting: &Meeting,
+    filter: &InterfaceFilter,
+) -> Result<Vec<(OwnedFd, SocketAddr)>> {
+    let mut chosen = if !meeting.from.is_empty() {
+        meeting.from.clone()
+    } else if !filter.is_any() && !meeting.loopback {
+        filter.choose(&interfaces::list()?)?
+    } else if meeting.loopback || !local.ip().is_loopback() {
+        vec![local]
+    } else {
+        // A host's own name often leads to its loopback, which other hosts cannot use.
+        let mut all = filter.choose(&interfaces::list()?)?;
+        all.push(local);
+        all
+    };
+    chosen.truncate(8);
+    chosen.dedup();
+    let one = |mut address: SocketAddr| {
+        address.set_port(0);
+        socket::listen_at(address)
+            .map_err(|error| Error::io(format!("cannot listen at {}", address.ip()), error))
+    };
+    chosen.into_iter().map(one).collect()
+}
+
+fn read_verdict(from: &OwnedFd, deadline: Instant) -> std::io::Result<Verdict> {
+    let mut length = [0; 4];
+    socket::recv_exact(from.as_fd(), &mut length, deadline)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_VERDICT {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; length];
+    socket::recv_exact(from.as_fd(), &mut body, deadline)?;
+    Verdict::decode(&body).map_err(|_| std::io::ErrorKind::InvalidData.into())
+}
+
+impl Config {
+    /// Rank 0 serves the rendezvous of an address; whoever made a unique id does already.
+    fn serve(
+        &self,
+        meeting: &Meeting,
+        trust: &Trust,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Root>>> {
+        if meeting.listen.is_empty() || self.rank != 0 {
+            return Ok(None);
+        }
+        // The rendezvous before may still be there.
+        let patience = deadline.min(Instant::now() + Duration::from_secs(5));
+        let mut listeners = Vec::new();
+        for &address in &meeting.listen {
+            let listener = loop {
+                match socket::listen_at(address) {
+                    Ok((listener, _)) => break listener,
+                    Err(error)
+                        if error.kind() == std::io::ErrorKind::AddrInUse
+                            && Instant::now() < patience =>
+                    {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    Err(error) => {
+                        let what = format!("rank 0 cannot serve the rendezvous at {address}");
+                        return Err(Error::io(what, error));
+                    }
+                }
+            };
+            listeners.push(listener);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let size = Some(self.world_size);
+        Root::serve(listeners, trust.secret.clone(), trust.near_only, size, left).map(Some)
+    }
+}

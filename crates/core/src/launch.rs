@@ -1,0 +1,421 @@
+//! What a launcher says: rank, number of ranks, where ranks meet.
+//!
+//! Launchers are looked for in a fixed order and the first that left a trace decides; a trace that
+//! is not whole is an error, never a guess. An empty value is as good as none.
+
+use std::fmt;
+
+use crate::bootstrap::{Address, Secret};
+use crate::env::{self, Source};
+use crate::{Error, Result};
+
+/// Who started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// MPICH and its relatives, by PMI.
+    Mpich,
+    /// `mscclrs launch`, or a user who sets MSCCLRS_RANK.
+    Mscclrs,
+    /// Open MPI.
+    OpenMpi,
+    /// Slurm's srun.
+    Slurm,
+    /// torchrun, or whatever sets RANK and WORLD_SIZE.
+    Torch,
+}
+
+/// What a launcher says about this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchEnvironment {
+    /// Who says it.
+    pub launcher: Launcher,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// This rank's number on its host, where known.
+    pub local_rank: Option<u32>,
+    /// Number of ranks on this host, where known.
+    pub local_world_size: Option<u32>,
+    /// Where ranks meet, where known.
+    pub rendezvous: Option<Address>,
+}
+
+struct Names {
+    launcher: Launcher,
+    rank: &'static str,
+    world_size: &'static str,
+    local_rank: &'static [&'static str],
+    local_world_size: &'static [&'static str],
+}
+
+/// In the order in which they are looked for.
+const LAUNCHERS: [Names; 5] = [
+    Names {
+        launcher: Launcher::Mscclrs,
+        rank: "MSCCLRS_RANK",
+        world_size: "MSCCLRS_WORLD_SIZE",
+        local_rank: &["MSCCLRS_LOCAL_RANK"],
+        local_world_size: &["MSCCLRS_LOCAL_WORLD_SIZE"],
+    },
+    Names {
+        launcher: Launcher::Torch,
+        rank: "RANK",
+        world_size: "WORLD_SIZE",
+        local_rank: &["LOCAL_RANK"],
+        local_world_size: &["LOCAL_WORLD_SIZE"],
+    },
+    Names {
+        launcher: Launcher::OpenMpi,
+        rank: "OMPI_COMM_WORLD_RANK",
+        world_size: "OMPI_COMM_WORLD_SIZE",
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_world_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    },
+    Names {
+        launcher: Launcher::Mpich,
+        rank: "PMI_RANK",
+        world_size: "PMI_SIZE",
+        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+        local_world_size: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+    },
+    Names {
+        launcher: Launcher::Slurm,
+        rank: "SLURM_PROCID",
+        world_size: "SLURM_STEP_NUM_TASKS",
+        local_rank: &["SLURM_LOCALID"],
+        local_world_size: &[],
+    },
+];
+
+/// What names a job of each launcher: the same for all of its ranks.
+const JOB_IDS: [&str; 9] = [
+    "SLURM_JOB_ID",
+    "TORCHELASTIC_RUN_ID",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_JOBID",
+    "PMI_ID_NAMESPACE",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "JOB_COMPLETION_UID",
+];
+
+impl LaunchEnvironment {
+    /// What the launcher of this process says; none if there was none.
+    pub fn detect() -> Result<Option<LaunchEnvironment>> {
+        LaunchEnvironment::read(&env::from_process)
+    }
+
+    fn read(source: Source<'_>) -> Result<Option<LaunchEnvironment>> {
+        let present = |names: &&Names| {
+            let rank = source(names.rank).is_some();
+            let world_size = source(names.world_size).is_some();
+            match names.launcher {
+                // A batch script has the first without being a task of a step; and a step of one
+                // task is a shell as often as not.
+                Launcher::Slurm => rank && source(names.world_size).is_some_and(|n| n != "1"),
+                _ => rank || world_size,
+            }
+        };
+        let Some(names) = LAUNCHERS.iter().find(present) else { return Ok(None) };
+        let size = number(source, names.world_size, 1..=u32::MAX, "a whole number, at least 1")?
+            .ok_or_else(|| missing(names.world_size, names.rank, "it is the number of ranks"))?;
+        let below = format!("a whole number below {}={size}", names.world_size);
+        let rank = number(source, names.rank, 0..=size - 1, &below)?.ok_or_else(|| {
+            missing(names.rank, names.world_size, "it is the number of this rank")
+        })?;
+        let mut local_world_size = None;
+        for name in names.local_world_size {
+            let allowed = format!("a whole number from 1 to {}={size}", names.world_size);
+            local_world_size = local_world_size.or(number(source, name, 1..=size, &allowed)?);
+        }
+        if names.launcher == Launcher::Slurm {
+            local_world_size = slurm_local_world_size(source);
+        }
+        let mut local_rank = None;
+        for name in names.local_rank {
+            let limit = local_world_size.unwrap_or(size);
+            let allowed = format!("a whole number below the number of local ranks, {limit}");
+            local_rank = local_rank.or(number(source, name, 0..=limit - 1, &allowed)?);
+        }
+        let mut found = LaunchEnvironment {
+            launcher: names.launcher,
+            rank,
+            world_size: size,
+            local_rank,
+            local_world_size,
+            rendezvous: None,
+        };
+        found.rendezvous = found.find_rendezvous(source)?;
+        Ok(Some(found))
+    }
+
+    fn find_rendezvous(&self, source: Source<'_>) -> Result<Option<Address>> {
+        if let Some((name, value)) = env::ADDRESS.find(source) {
+            let address = value.parse().map_err(|error: Error| Error::Environment {
+                name: name.into(),
+                value: value.clone(),
+                allowed: error.to_string(),
+            })?;
+            return Ok(Some(address));
+        }
+        if let Some(address) = master_address(source, self.launcher)? {
+            return Ok(Some(address));
+        }
+        let Some(port) = job_port(source) else { return Ok(None) };
+        if self.local_world_size == Some(self.world_size) {
+            return Address::from_parts("127.0.0.1", port).map(Some);
+        }
+        let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
+        match (self.launcher, nodes.into_iter().find_map(source)) {
+            (Launcher::Slurm, Some(list)) => {
+                first_host(&list).map(|host| Address::from_parts(&host, port)).transpose()
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::Mpich => "MPICH",
+            Launcher::Mscclrs => "mscclrs",
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Slurm => "Slurm",
+            Launcher::Torch => "torchrun",
+        })
+    }
+}
+
+/// MASTER_ADDR and the port after MASTER_PORT, which is PyTorch's own.
+fn master_address(source: Source<'_>, launcher: Launcher) -> Result<Option<Address>> {
+    let port = number(source, "MASTER_PORT", 1..=65534, "a port from 1 to 65534")?;
+    match (source("MASTER_ADDR"), port) {
+        (Some(host), Some(port)) => {
+            let address = Address::from_parts(host.trim(), port as u16 + 1);
+            address.map(Some).map_err(|error| Error::Environment {
+                name: "MASTER_ADDR".into(),
+                value: host,
+                allowed: error.to_string(),
+            })
+        }
+        (None, None) if launcher == Launcher::Torch => Ok(None),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            Err(missing("MASTER_PORT", "MASTER_ADDR", "together they say where ranks meet"))
+        }
+        (None, Some(_)) => {
+            Err(missing("MASTER_ADDR", "MASTER_PORT", "together they say where ranks meet"))
+        }
+    }
+}
+
+fn number(
+    source: Source<'_>,
+    name: &str,
+    range: std::ops::RangeInclusive<u32>,
+    allowed: &str,
+) -> Result<Option<u32>> {
+    let Some(value) = source(name) else { return Ok(None) };
+    match value.trim().parse() {
+        Ok(number) if range.contains(&number) => Ok(Some(number)),
+        _ => Err(Error::Environment {
+            name: name.into(),
+            value,
+            allowed: format!("allowed is {allowed}"),
+        }),
+    }
+}
+
+fn missing(name: &str, because: &str, allowed: &str) -> Error {
+    Error::EnvironmentMissing {
+        name: name.into(),
+        because: because.into(),
+        allowed: format!("{allowed}; set both or neither"),
+    }
+}
+
+/// The launcher's name of the job, with the variable that has it.
+fn job_id(source: Source<'_>) -> Option<String> {
+    // "none" is what torchrun calls every job that was given no name.
+    let name = JOB_IDS.iter().find(|name| source(name).is_some_and(|id| id != "none"))?;
+    let step = source("SLURM_STEP_ID").unwrap_or_default();
+    Some(format!("{name}={} {step}", source(name)?))
+}
+
+/// A secret made from the job id: keeps other jobs out, not one who can guess the id.
+pub(crate) fn job_secret(source: Source<'_>) -> Option<Secret> {
+    job_id(source).map(|id| Secret::new(format!("job {id}")))
+}
+
+/// A port below those that systems hand out, other for other jobs.
+fn job_port(source: Source<'_>) -> Option<u16> {
+    let id = job_id(source)?;
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    Some(15_000 + ((hash >> 32) % 15_000) as u16)
+}
+
+/// "4" or "2(x3)" or "4,3": equal on all hosts, or else not told.
+fn slurm_local_world_size(source: Source<'_>) -> Option<u32> {
+    let text = source("SLURM_STEP_TASKS_PER_NODE")?;
+    let first = text.split('(').next()?;
+    first.trim().parse().ok().filter(|&n| n > 0)
+}
+
+/// The first host of a list as Slurm writes it: `a,b`, `node[01-04,7]`, `rack[1-2]n[3-4]`.
+fn first_host(list: &str) -> Option<String> {
+    let mut host = String::new();
+    let mut rest = list;
+    loop {
+        let Some(at) = rest.find(['[', ',']) else {
+            host.push_str(rest);
+            break;
+        };
+        host.push_str(&rest[..at]);
+        if rest[at..].starts_with(',') {
+            break;
+        }
+        let (inside, after) = rest[at + 1..].split_once(']')?;
+        host.push_str(inside.split([',', '-']).next()?);
+        rest = after;
+    }
+    (!host.is_empty()).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Option<LaunchEnvironment>> {
+        LaunchEnvironment::read(&|name| {
+            let found = pairs.iter().find(|(given, _)| *given == name);
+            found.map(|(_, value)| value.to_string()).filter(|value| !value.is_empty())
+        })
+    }
+
+    #[test]
+    fn each_launcher_is_understood() {
+        let mscclrs = read(&[
+            ("MSCCLRS_RANK", "1"),
+            ("MSCCLRS_WORLD_SIZE", "4"),
+            ("MSCCLRS_LOCAL_RANK", "1"),
+            ("MSCCLRS_ADDRESS", "eth0:[fe80::1%eth0]:7"),
+            ("RANK", "3"),
+        ]);
+        let mscclrs = mscclrs.unwrap().unwrap();
+        assert_eq!((mscclrs.launcher, mscclrs.rank, mscclrs.world_size), (Launcher::Mscclrs, 1, 4));
+        assert_eq!(mscclrs.rendezvous.unwrap().to_string(), "eth0:[fe80::1%eth0]:7");
+
+        let torch = read(&[
+            ("RANK", "5"),
+            ("WORLD_SIZE", "8"),
+            ("LOCAL_RANK", "1"),
+            ("LOCAL_WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "::1"),
+            ("MASTER_PORT", "29500"),
+        ]);
+        let torch = torch.unwrap().unwrap();
+        assert_eq!((torch.local_rank, torch.local_world_size), (Some(1), Some(4)));
+        assert_eq!(torch.rendezvous.unwrap().to_string(), "[::1]:29501");
+
+        let mpi = [
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("PMIX_NAMESPACE", "prterun-1@1"),
+        ];
+        let open_mpi = read(&mpi).unwrap().unwrap();
+        assert_eq!(open_mpi.launcher, Launcher::OpenMpi);
+        let address = open_mpi.rendezvous.unwrap();
+        assert!(address.is_loopback() && address.port >= 15_000 && address.port < 30_000);
+        // On several hosts nobody says where.
+        let far = [&[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")], &mpi[..]].concat();
+        assert_eq!(read(&far).unwrap().unwrap().rendezvous, None);
+
+        let mpich = read(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1")]);
+        assert_eq!(mpich.unwrap().unwrap().local_rank, Some(1));
+
+        let slurm = read(&[
+            ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NODELIST", "gpu[07-08]"),
+        ]);
+        let slurm = slurm.unwrap().unwrap();
+        assert_eq!((slurm.local_rank, slurm.local_world_size), (Some(1), Some(2)));
+        assert!(slurm.rendezvous.unwrap().to_string().starts_with("gpu07:"));
+    }
+
+    #[test]
+    fn without_a_launcher_there_is_none() {
+        assert_eq!(read(&[]).unwrap(), None);
+        assert_eq!(read(&[("RANK", ""), ("WORLD_SIZE", "")]).unwrap(), None);
+        // A batch script, and a shell that srun started.
+        assert_eq!(read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]).unwrap(), None);
+        let shell = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        assert_eq!(read(&shell).unwrap(), None);
+    }
+
+    #[test]
+    fn errors_name_the_variable_its_value_and_what_is_allowed() {
+        let whole = [("RANK", "0"), ("WORLD_SIZE", "2")];
+        let with = |more: &[(&'static str, &'static str)]| [more, &whole[..]].concat();
+        let table: Vec<(Vec<(&str, &str)>, &[&str])> = vec![
+            (vec![("RANK", "0")], &["WORLD_SIZE is not set, but RANK is"]),
+            (vec![("WORLD_SIZE", "2")], &["RANK is not set, but WORLD_SIZE is"]),
+            (with(&[("RANK", "2")]), &["RANK=2", "below WORLD_SIZE=2"]),
+            (with(&[("RANK", "-1")]), &["RANK=-1", "whole number"]),
+            (with(&[("WORLD_SIZE", "0")]), &["WORLD_SIZE=0", "at least 1"]),
+            (with(&[("WORLD_SIZE", "many")]), &["WORLD_SIZE=many"]),
+            (with(&[("LOCAL_RANK", "2")]), &["LOCAL_RANK=2", "local ranks, 2"]),
+            (with(&[("LOCAL_WORLD_SIZE", "3")]), &["LOCAL_WORLD_SIZE=3", "from 1 to"]),
+            (with(&[("MASTER_ADDR", "h")]), &["MASTER_PORT is not set, but MASTER_ADDR is"]),
+            (with(&[("MASTER_PORT", "5")]), &["MASTER_ADDR is not set, but MASTER_PORT is"]),
+            (
+                with(&[("MASTER_ADDR", "h"), ("MASTER_PORT", "65535")]),
+                &["MASTER_PORT=65535", "65534"],
+            ),
+            (
+                with(&[("MASTER_ADDR", "h h"), ("MASTER_PORT", "5")]),
+                &["MASTER_ADDR=h h", "host name"],
+            ),
+            (with(&[("MSCCLRS_ADDRESS", "h")]), &["MSCCLRS_ADDRESS=h", "port is missing"]),
+        ];
+        for (pairs, parts) in table {
+            let error = read(&pairs).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{pairs:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_first_host_of_a_list_is_found() {
+        for (list, first) in [
+            ("a", "a"),
+            ("a,b", "a"),
+            ("node[01-04,7],x", "node01"),
+            ("node[7,9]", "node7"),
+            ("rack[1-2]n[3-4]x", "rack1n3x"),
+        ] {
+            assert_eq!(first_host(list).as_deref(), Some(first), "{list}");
+        }
+        assert_eq!(first_host("node[1"), None);
+        assert_eq!(first_host(""), None);
+    }
+
+    #[test]
+    fn a_job_gives_a_secret_unless_it_has_no_name() {
+        let named = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "job7".to_owned());
+        let unnamed = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "none".to_owned());
+        assert_eq!(job_secret(&named), job_secret(&named));
+        assert!(job_secret(&named).is_some() && job_secret(&unnamed).is_none());
+    }
+}
