@@ -43,6 +43,10 @@ pub(crate) trait BackendDevice: Send + Sync {
     fn function(&self, kernel: &'static Kernel) -> Result<Arc<dyn BackendFunction>>;
     /// A host word (pinned, device-visible) is written by the host this way.
     fn synchronize(&self) -> Result<()>;
+    /// What running kernels wait for, as text for an error, where the back end can tell.
+    fn waiting_report(&self) -> Option<String> {
+        None
+    }
 }
 
 /// An allocation, or an adopted one.

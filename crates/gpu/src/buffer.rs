@@ -55,6 +55,7 @@ impl Buffer {
     /// Copies `data` to byte `offset`, in the stream's order. `data` may be reused on return.
     pub fn write(&self, stream: &Stream, offset: u64, data: &[u8]) -> Result<()> {
         self.check("write", offset, data.len() as u64)?;
+        self.keep(stream)?;
         stream.inner.upload(self.address() + offset, data)
     }
 
@@ -66,7 +67,16 @@ impl Buffer {
 
     /// Sets every byte, in the stream's order; does not block.
     pub fn fill(&self, stream: &Stream, byte: u8) -> Result<()> {
+        self.keep(stream)?;
         stream.inner.fill(self.address(), byte, self.bytes())
+    }
+
+    /// A graph that writes to the buffer keeps it.
+    fn keep(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            stream.retain(Arc::new(self.clone()))?;
+        }
+        Ok(())
     }
 
     fn check(&self, what: &'static str, offset: u64, bytes: u64) -> Result<()> {

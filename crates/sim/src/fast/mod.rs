@@ -52,7 +52,7 @@ struct Run {
 /// Something to be dropped once queues have done what they had.
 struct Deferred {
     until: Vec<(u64, u64)>,
-    _item: Box<dyn std::any::Any + Send>,
+    _item: Arc<dyn std::any::Any + Send + Sync>,
 }
 
 pub(crate) struct Scheduler {
@@ -125,7 +125,7 @@ impl Scheduler {
                 if self.orphaned && self.queues.is_empty() {
                     return;
                 }
-                std::thread::park();
+                self.inbox.park(None);
                 self.progress_ns = global_timer_ns();
                 continue;
             }
@@ -149,7 +149,7 @@ impl Scheduler {
             }
         }
         // A submission ends the nap.
-        std::thread::park_timeout(if quiet < NAP_LONGER_NS { NAP } else { LONG_NAP });
+        self.inbox.park(Some(if quiet < NAP_LONGER_NS { NAP } else { LONG_NAP }));
     }
 
     fn receive(&mut self) {

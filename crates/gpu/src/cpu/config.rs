@@ -1,0 +1,96 @@
+//! The CPU device's limits.
+
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// Shared memory of a multiprocessor, and the most a block can have.
+pub(super) const SHARED_BYTES: u32 = 48 * 1024;
+
+/// Limits of the CPU device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuConfig {
+    /// Multiprocessors: 1 to 1024 (`MSCCLRS_CPU_MULTIPROCESSORS`).
+    pub multiprocessors: u32,
+    /// Lanes that are resident on a multiprocessor, and the most lanes a block: a multiple of 32, up
+    /// to 1024 (`MSCCLRS_CPU_THREADS`).
+    pub threads: u32,
+    /// Kernels are stopped when all lanes of the process waited for so long and nothing changed
+    /// (`MSCCLRS_CPU_DEADLOCK_MS`; 0 is never, since what they wait for may come from another
+    /// process).
+    pub deadlock: Option<Duration>,
+}
+
+impl Default for CpuConfig {
+    fn default() -> Self {
+        CpuConfig { multiprocessors: 4, threads: 256, deadlock: None }
+    }
+}
+
+impl CpuConfig {
+    /// The defaults, changed by the environment. An error names the variable and what is allowed.
+    pub fn from_env() -> Result<CpuConfig> {
+        CpuConfig::from_variables(|name| std::env::var_os(name)?.into_string().ok())
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<CpuConfig> {
+        let number = |name, allowed: &str, fits: fn(u64) -> bool| {
+            // An empty value is as good as none.
+            let Some(text) = variable(name).filter(|text| !text.is_empty()) else {
+                return Ok(None);
+            };
+            match text.parse() {
+                Ok(value) if fits(value) => Ok(Some(value)),
+                _ => Err(Error::Invalid { what: name, value: text, allowed: allowed.into() }),
+            }
+        };
+        let mut config = CpuConfig::default();
+        let multiprocessors =
+            number("MSCCLRS_CPU_MULTIPROCESSORS", "a number from 1 to 1024", |n| {
+                (1..=1024).contains(&n)
+            })?;
+        let threads = number("MSCCLRS_CPU_THREADS", "a multiple of 32 from 32 to 1024", |n| {
+            (32..=1024).contains(&n) && n % 32 == 0
+        })?;
+        let deadlock = number("MSCCLRS_CPU_DEADLOCK_MS", "milliseconds, 0 for never", |_| true)?;
+        // The checks above keep both within 32 bits.
+        config.multiprocessors = multiprocessors.map_or(config.multiprocessors, |n| n as u32);
+        config.threads = threads.map_or(config.threads, |n| n as u32);
+        config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<CpuConfig> {
+        CpuConfig::from_variables(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn variables_change_the_defaults() {
+        assert_eq!(with("OTHER", "1").unwrap(), CpuConfig::default());
+        assert_eq!(with("MSCCLRS_CPU_THREADS", "").unwrap(), CpuConfig::default());
+        assert_eq!(with("MSCCLRS_CPU_THREADS", "1024").unwrap().threads, 1024);
+        assert_eq!(with("MSCCLRS_CPU_MULTIPROCESSORS", "1").unwrap().multiprocessors, 1);
+        let limit = |text| with("MSCCLRS_CPU_DEADLOCK_MS", text).unwrap().deadlock;
+        assert_eq!(limit("0"), None);
+        assert_eq!(limit("250"), Some(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_variable_and_what_is_allowed() {
+        for (name, value) in [
+            ("MSCCLRS_CPU_THREADS", "100"),
+            ("MSCCLRS_CPU_THREADS", "2048"),
+            ("MSCCLRS_CPU_MULTIPROCESSORS", "0"),
+            ("MSCCLRS_CPU_MULTIPROCESSORS", "many"),
+            ("MSCCLRS_CPU_DEADLOCK_MS", "-1"),
+        ] {
+            let text = with(name, value).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains(value), "{text}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The CPU device itself.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use mscclrs_device::Kernel;
+
+use super::config::SHARED_BYTES;
+use super::event::CpuEvent;
+use super::memory::{self, Account};
+use super::stream::CpuStream;
+use crate::backend::{
+    BackendDevice, BackendEvent, BackendFunction, BackendMapping, BackendMemory, BackendStream,
+};
+use crate::{
+    BackendKind, CpuConfig, Error, ExportedHandle, HandleKind, Limits, MemoryKind, Result,
+};
+
+/// How the uuid of every CPU device begins.
+const UUID_PREFIX: [u8; 4] = *b"mCPU";
+
+static OPENED: Mutex<BTreeMap<u32, Weak<CpuDevice>>> = Mutex::new(BTreeMap::new());
+
+pub(super) struct CpuDevice {
+    ordinal: u32,
+    uuid: [u8; 16],
+    limits: Limits,
+    engine: Arc<mscclrs_sim::Device>,
+    account: Arc<Account>,
+    streams: Mutex<BTreeMap<u64, Weak<CpuStream>>>,
+    default_stream: OnceLock<Arc<CpuStream>>,
+}
+
+pub(crate) fn open(ordinal: u32) -> Result<Arc<dyn BackendDevice>> {
+    // Held while the device is made, so that two threads get the same one.
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = opened.get(&ordinal).and_then(Weak::upgrade) {
+        return Ok(device);
+    }
+    let device = Arc::new(CpuDevice::new(ordinal, &CpuConfig::from_env()?)?);
+    opened.insert(ordinal, Arc::downgrade(&device));
+    Ok(device)
+}
+
+impl CpuDevice {
+    fn new(ordinal: u32, config: &CpuConfig) -> Result<CpuDevice> {
+        let engine = mscclrs_sim::Device::start(mscclrs_sim::DeviceConfig {
+            ordinal,
+            multiprocessors: config.multiprocessors,
+            threads: config.threads,
+            shared_bytes: SHARED_BYTES,
+            deadlock: config.deadlock,
+        });
+        let engine = engine.map_err(|source| Error::System { call: "pthread_create", source })?;
+        let limits = Limits {
+            sm: 0,
+            multiprocessors: config.multiprocessors,
+            threads_per_multiprocessor: config.threads,
+            threads_per_block: config.threads,
+            warp: 32,
+            shared_bytes_per_block: SHARED_BYTES,
+        };
+        Ok(CpuDevice {
+            ordinal,
+            uuid: uuid(ordinal),
+            limits,
+            engine,
+            account: Arc::new(Account::new()),
+            streams: Mutex::default(),
+            default_stream: OnceLock::new(),
+        })
+    }
+}
+
+/// Of this process's random number and the ordinal.
+fn uuid(ordinal: u32) -> [u8; 16] {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    let process = PROCESS.get_or_init(|| {
+        // Seeded by the system; the process id tells a fork from its parent where it is first asked.
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
+        hasher.finish()
+    });
+    let mut uuid = [0; 16];
+    uuid[..4].copy_from_slice(&UUID_PREFIX);
+    uuid[4..12].copy_from_slice(&process.to_le_bytes());
+    uuid[12..].copy_from_slice(&ordinal.to_le_bytes());
+    uuid
+}
+
+impl BackendDevice for CpuDevice {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cpu
+    }
+
+    fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    fn name(&self) -> String {
+        let Limits { multiprocessors, threads_per_multiprocessor, .. } = self.limits;
+        format!("CPU device ({multiprocessors} x {threads_per_multiprocessor} lanes)")
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn memory(&self) -> Result<(u64, u64)> {
+        let used = self.account.used.load(Ordering::Relaxed);
+        Ok((self.account.total.saturating_sub(used), self.account.total))
+    }
+
+    fn can_reach(&self, uuid: &[u8; 16]) -> bool {
+        uuid.starts_with(&UUID_PREFIX)
+    }
+
+    fn handle_kinds(&self, memory: MemoryKind) -> Vec<HandleKind> {
+        match memory {
+            MemoryKind::Shareable => vec![HandleKind::PosixFd],
+            // As on GPUs, where plain and host memory often cannot be given away: what works here
+            // must not lean on it.
+            MemoryKind::Host | MemoryKind::Plain => Vec::new(),
+        }
+    }
+
+    fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Box<dyn BackendMemory>> {
+        memory::alloc(&self.account, self.uuid, bytes, kind)
+    }
+
+    fn adopt(&self, address: u64, bytes: u64) -> Result<Box<dyn BackendMemory>> {
+        memory::adopt(address, bytes)
+    }
+
+    fn import(
+        &self,
+        handle: &ExportedHandle,
+        fd: Option<OwnedFd>,
+    ) -> Result<Box<dyn BackendMapping>> {
+        if !self.can_reach(&handle.device_uuid) {
+            return Err(Error::Invalid {
+                what: "device of a memory handle",
+                value: format!("{:02x?}", handle.device_uuid),
+                allowed: "a CPU device maps memory of CPU devices only".into(),
+            });
+        }
+        memory::import(handle, fd)
+    }
+
+    fn create_stream(&self) -> Result<Arc<dyn BackendStream>> {
+        let stream = Arc::new(CpuStream::new(self.engine.create_queue()));
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|_, stream| stream.strong_count() > 0);
+        streams.insert(stream.raw(), Arc::downgrade(&stream));
+        Ok(stream)
+    }
+
+    fn wrap_stream(&self, raw: u64) -> Result<Arc<dyn BackendStream>> {
+        if raw == 0 {
+            let make = || Arc::new(CpuStream::new(self.engine.create_queue()));
+            return Ok(self.default_stream.get_or_init(make).clone());
+        }
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        match streams.get(&raw).and_then(Weak::upgrade) {
+            Some(stream) => Ok(stream),
+            None => Err(Error::Invalid {
+                what: "stream",
+                value: format!("{raw:#x}"),
+                allowed: "the raw value of a live stream of this device, or 0 for its default \
+                          stream"
+                    .into(),
+            }),
+        }
+    }
+
+    fn create_event(&self, timing: bool) -> Result<Arc<dyn BackendEvent>> {
+        Ok(Arc::new(CpuEvent::new(timing)))
+    }
+
+    fn function(&self, kernel: &'static Kernel) -> Result<Arc<dyn BackendFunction>> {
+        Ok(Arc::new(CpuFunction { kernel, config: self.engine.config().clone() }))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(self.engine.synchronize()?)
+    }
+
+    fn waiting_report(&self) -> Option<String> {
+        let report = self.engine.waiting_report()?;
+        (!report.is_empty()).then(|| report.to_string())
+    }
+}
+
+/// A kernel, whose code is in this program.
+pub(super) struct CpuFunction {
+    kernel: &'static Kernel,
+    config: mscclrs_sim::DeviceConfig,
+}
+
+impl BackendFunction for CpuFunction {
+    fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let most = self.kernel.max_threads.min(self.config.threads);
+        if threads == 0 || threads > most {
+            return Err(Error::Invalid {
+                what: "threads a block",
+                value: format!("{threads} for kernel {}", self.kernel.name),
+                allowed: format!("from 1 to {most}"),
+            });
+        }
+        Ok(self.config.resident_blocks(threads, shared_bytes))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
