@@ -31,6 +31,9 @@ enum Command {
         /// Change nothing: fail if the files are not what the sources make
         #[arg(long)]
         check: bool,
+        /// Write the files even if kernels spill registers; the check will refuse them
+        #[arg(long, conflicts_with = "check")]
+        draft: bool,
     },
     /// Run every check of the project, the same as its CI
     Test {
@@ -52,8 +55,8 @@ enum GpuCommand {
 fn main() -> ExitCode {
     let result = match Options::parse().command {
         Command::Gpu { command: GpuCommand::Bundle } => bundle::bundle(),
-        Command::Ptx { check: true } => ptx::check(),
-        Command::Ptx { check: false } => ptx::build(),
+        Command::Ptx { check: true, draft: _ } => ptx::check(),
+        Command::Ptx { check: false, draft } => ptx::build(draft),
         Command::Test { only: _, list: true } => test::list(),
         Command::Test { only, list: false } => test::run(&only),
     };

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use mscclrs_ptx::{
-    Architecture, BuildRequest, Built, Manifest, PTX_ARCHITECTURES, Tools, build_one, read_image,
+    Architecture, BuildRequest, Built, EntryRecord, Manifest, PTX_ARCHITECTURES, Tools, build_one,
+    read_image,
 };
 
 use crate::shell::{root, target};
@@ -37,23 +38,24 @@ fn say(step: &str) {
     eprintln!("{step}");
 }
 
-fn request(tools: &Tools) -> BuildRequest<'_> {
+fn request(tools: &Tools, draft: bool) -> BuildRequest<'_> {
     BuildRequest {
         manifest: root().join("crates/kernels/Cargo.toml"),
         out: device_folder(),
         work: target().join("ptx"),
         architectures: &PTX_ARCHITECTURES,
         cubins: &CUBINS,
+        draft,
         tools,
         progress: &say,
     }
 }
 
 /// Makes all device files.
-pub(crate) fn build() -> Result<()> {
+pub(crate) fn build(draft: bool) -> Result<()> {
     let tools = Tools::install(&cache(), &say)?;
     say(&describe(&tools));
-    let report = mscclrs_ptx::build(&request(&tools))?;
+    let report = mscclrs_ptx::build(&request(&tools, draft))?;
     let mut total = 0;
     for (path, bytes) in &report.files {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -61,6 +63,9 @@ pub(crate) fn build() -> Result<()> {
         total += bytes;
     }
     println!("{total:>9} bytes, {} entries", report.manifest.entries.len());
+    for line in spills(&report.manifest) {
+        println!("draft: {line}");
+    }
     Ok(())
 }
 
@@ -76,10 +81,14 @@ pub(crate) fn check() -> Result<()> {
         );
     }
     check_files(&manifest)?;
+    let spills = spills(&manifest);
+    if !spills.is_empty() {
+        bail!("the device files are a draft:\n{}", spills.join("\n"));
+    }
     let tools = Tools::install(&cache(), &say)?;
     say(&describe(&tools));
     // Breaking a rule of device code ends here.
-    let built = build_one(&request(&tools), CHECKED, &[CHECKED.sm])?;
+    let built = build_one(&request(&tools, false), CHECKED, &[CHECKED.sm])?;
     check_entries(&manifest, &built)?;
     if manifest.sources.files != built.sources.files {
         bail!("the compiler read other files than the record names; run `cargo xtask ptx`");
@@ -98,6 +107,15 @@ pub(crate) fn check() -> Result<()> {
     }
     println!("{} entries keep the rules of device code", built.module.entries.len());
     Ok(())
+}
+
+fn spills(manifest: &Manifest) -> Vec<String> {
+    let entry = |(name, entry): (&String, &EntryRecord)| {
+        let bytes: Vec<_> =
+            entry.spills.iter().map(|(sm, bytes)| format!("{bytes} on {sm}")).collect();
+        (!bytes.is_empty()).then(|| format!("{name} spills bytes: {}", bytes.join(", ")))
+    };
+    manifest.entries.iter().filter_map(entry).collect()
 }
 
 /// Every file of the record is there with its content, and no other.

@@ -26,6 +26,9 @@ pub struct BuildRequest<'a> {
     pub architectures: &'a [Architecture],
     /// Compute capabilities to assemble for, if there is an assembler.
     pub cubins: &'a [u32],
+    /// Write the files even if entries spill registers, and record it: for measuring a kernel that is
+    /// not finished.
+    pub draft: bool,
     /// What to build with.
     pub tools: &'a Tools,
     /// Hears of each step.
@@ -122,7 +125,10 @@ pub fn build_one(
         ));
         let cubin = work.join(format!("{}.sm_{sm}.cubin", built.name));
         let resources = assemble::assemble(assembler, sm, &ptx, &cubin)?;
-        keep(rules::check_resources(&built.module, &resources), &format!("sm_{sm}"))?;
+        let violations = rules::check_resources(&built.module, &resources);
+        if !request.draft {
+            keep(violations, &format!("sm_{sm}"))?;
+        }
         Ok((resources, fs::read(&cubin).at(&cubin)?))
     })?;
     for (sm, (resources, cubin)) in assembled {
@@ -172,6 +178,10 @@ fn record(
         for used in resources {
             if let Some(entry) = manifest.entries.get_mut(&used.entry) {
                 entry.registers.insert(format!("sm_{sm}"), used.registers);
+                let memory = used.spill_bytes.max(used.stack_bytes);
+                if memory > 0 {
+                    entry.spills.insert(format!("sm_{sm}"), memory);
+                }
             }
         }
     }
@@ -183,6 +193,7 @@ fn entries(module: &Module) -> BTreeMap<String, EntryRecord> {
         abi: format!("{:#018x}", entry.abi),
         max_threads: entry.max_threads,
         registers: BTreeMap::new(),
+        spills: BTreeMap::new(),
     };
     module.entries.iter().map(|entry| (entry.name.clone(), record(entry))).collect()
 }

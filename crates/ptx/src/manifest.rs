@@ -49,6 +49,9 @@ pub struct EntryRecord {
     pub max_threads: u32,
     /// Registers a lane, by architecture.
     pub registers: BTreeMap<String, u32>,
+    /// Bytes of stack or spills a lane, by architecture: only a draft has any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub spills: BTreeMap<String, u32>,
 }
 
 impl Manifest {
