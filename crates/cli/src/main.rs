@@ -1,2 +1,7 @@
 //! The mscclrs command.
+
+mod harness;
+mod rival;
+mod stats;
+
 fn main() {}
