@@ -3,6 +3,7 @@
 mod bench;
 mod harness;
 mod options;
+mod ranks;
 mod rival;
 mod stats;
 mod usage;
@@ -10,23 +11,30 @@ mod usage;
 use std::process::ExitCode;
 
 use clap::Parser;
-use options::Cli;
+use options::{Cli, Command};
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> =
-        std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
-    match Cli::try_parse() {
-        Ok(cli) => {
-            println!("{cli:?}");
-            ExitCode::SUCCESS
-        }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            print!("{error}");
-            ExitCode::SUCCESS
+            // Help or the version; a closed pipe is no reason to complain.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
         }
         Err(error) => {
-            eprintln!("mscclrs: {}", usage::sentence::<Cli>(&error, &arguments));
-            ExitCode::from(2)
+            let arguments: Vec<_> = std::env::args_os()
+                .skip(1)
+                .map(|text| text.to_string_lossy().into_owned())
+                .collect();
+            eprintln!("error: {}", usage::sentence::<Cli>(&error, &arguments));
+            return ExitCode::from(2);
         }
-    }
+    };
+    let end = match &cli.command {
+        Command::Bench(bench) => bench::run(bench),
+    };
+    end.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(ranks::status(&error))
+    })
 }

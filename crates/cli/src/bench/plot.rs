@@ -92,6 +92,7 @@ fn chart(
     let y = range(points().map(&value).filter(|&value| value > 0.0), 10.0);
     let mut chart = ChartBuilder::on(area)
         .margin(16)
+        .margin_right(28)
         .caption(what, ("sans-serif", 16))
         .x_label_area_size(40)
         .y_label_area_size(70)
@@ -163,7 +164,7 @@ mod tests {
             .collect();
         draw(&path, &rows).expect("drawn");
         let text = std::fs::read_to_string(&path).expect("written");
-        for word in ["time in us", "bus bandwidth in GB/s", "in place", "out of place", "64K"] {
+        for word in ["time in us", "bus bandwidth in GB/s", "in place", "out of place", "32K"] {
             assert!(text.contains(word), "{word}");
         }
     }
