@@ -23,21 +23,22 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
     };
     let root = C::command();
     let (command, path) = addressed(&root, arguments);
-    // clap names an argument as "-b, --minbytes <SIZE>".
-    let argument = text(ContextKind::InvalidArg);
-    let argument = argument.split(" <").next().unwrap_or_default().replace(", ", " or ");
+    let argument = spelling(command, &text(ContextKind::InvalidArg));
     let value = text(ContextKind::InvalidValue);
     match error.kind() {
         ErrorKind::ValueValidation => {
             let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             format!("{argument}: {why}")
         }
-        ErrorKind::InvalidValue if value.is_empty() => {
-            format!("{argument} needs a value; `{path} --help` says which are allowed")
-        }
         ErrorKind::InvalidValue => {
-            let allowed = text(ContextKind::ValidValue);
-            format!("{argument}: '{value}' is not allowed; allowed are {allowed}")
+            let what = match value.as_str() {
+                "" => format!("{argument} needs a value"),
+                value => format!("{argument}: '{value}' is not allowed"),
+            };
+            match text(ContextKind::ValidValue).as_str() {
+                "" => format!("{what}; `{path} --help` says which are allowed"),
+                allowed => format!("{what}; allowed are {allowed}"),
+            }
         }
         ErrorKind::UnknownArgument => {
             format!("{path} has no option '{argument}'; allowed are {}", options(command))
@@ -50,8 +51,7 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             format!("{path} needs a command; allowed are {}", commands(command))
         }
         ErrorKind::ArgumentConflict => {
-            let other = text(ContextKind::PriorArg);
-            let other = other.split(" <").next().unwrap_or_default().replace(", ", " or ");
+            let other = spelling(command, &text(ContextKind::PriorArg));
             if other.is_empty() || other == argument {
                 format!("{argument} was given twice; allowed is once")
             } else {
@@ -64,6 +64,18 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             let first = first.strip_prefix("error: ").unwrap_or(first);
             format!("{first}; `{path} --help` says what is allowed")
         }
+    }
+}
+
+/// How people spell an argument that clap names "--minbytes <SIZE>": by its letter, if it has one.
+fn spelling(command: &Command, argument: &str) -> String {
+    let name = argument.split([' ', '[', '=']).next().unwrap_or_default();
+    let known = command
+        .get_arguments()
+        .find(|known| known.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long)));
+    match known.and_then(clap::Arg::get_short) {
+        Some(short) => format!("-{short}"),
+        None => name.to_owned(),
     }
 }
 
