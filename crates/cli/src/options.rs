@@ -6,7 +6,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
-use crate::rival::Collective;
 
 /// GPUs that talk to each other.
 #[derive(Debug, Parser)]
@@ -29,6 +28,10 @@ pub(crate) enum Bench {
     Allreduce(CollectiveOptions),
     /// Every rank gets every rank's part.
     Allgather(CollectiveOptions),
+    /// A signal from one rank to another: the time of a hop.
+    Signal(HopOptions),
+    /// A packet, data and flag in one, from one rank to another: the time of a hop.
+    Packet(HopOptions),
 }
 
 /// Options of `bench allreduce` and `bench allgather`; one-letter names as in nccl-tests.
@@ -88,6 +91,18 @@ pub(crate) struct CollectiveOptions {
     pub(crate) inject_fault: Option<Fault>,
 }
 
+/// Options of `bench signal` and `bench packet`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HopOptions {
+    /// Round trips a launch [default: 1000 on GPUs, 200 on the CPU device].
+    #[arg(short = 'n', long = "iters", value_name = "N", value_parser = parse_rounds)]
+    pub(crate) rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) ranks: RankOptions,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
+}
+
 /// Which ranks there are and what they run on.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RankOptions {
@@ -143,16 +158,6 @@ pub(crate) enum Fault {
     Output,
 }
 
-impl Bench {
-    /// The collective, where it is one.
-    pub(crate) fn collective(&self) -> (Collective, &CollectiveOptions) {
-        match self {
-            Bench::Allreduce(options) => (Collective::AllReduce, options),
-            Bench::Allgather(options) => (Collective::AllGather, options),
-        }
-    }
-}
-
 /// Reads a whole number in a range; the error says which.
 fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
     text.trim()
@@ -168,6 +173,10 @@ fn parse_count(text: &str) -> Result<u64, String> {
 
 fn parse_iterations(text: &str) -> Result<u64, String> {
     number(text, "a number of operations", 1, 1_000_000_000)
+}
+
+fn parse_rounds(text: &str) -> Result<u32, String> {
+    number(text, "a number of round trips", 1, 1_000_000).map(|rounds| rounds as u32)
 }
 
 fn parse_factor(text: &str) -> Result<u64, String> {

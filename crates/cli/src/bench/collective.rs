@@ -134,7 +134,7 @@ pub(crate) fn run(
     require_memory(rank, largest)?;
 
     let collectives = Collectives::new(communicator)?;
-    let memory = Memory::new(rank, collective, largest, options.buffers)?;
+    let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
     let schedule = options.schedule(device.kind(), 2 * count);
     let harness = Harness::new(communicator, &rank.stream, schedule)?;
@@ -347,13 +347,15 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::options::{Cli, Command};
+    use crate::options::{Bench, Cli, Command};
 
     fn options(arguments: &str) -> CollectiveOptions {
         let words =
             ["mscclrs", "bench", "allreduce"].into_iter().chain(arguments.split_whitespace());
-        let Command::Bench(bench) = Cli::try_parse_from(words).expect("right").command;
-        bench.collective().1.clone()
+        match Cli::try_parse_from(words).expect("right").command {
+            Command::Bench(Bench::Allreduce(options)) => options,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

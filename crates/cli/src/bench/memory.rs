@@ -5,12 +5,11 @@
 //! size serve as its guard too.
 
 use anyhow::Result;
-use mscclrs_collectives::Pointer;
+use mscclrs_collectives::{Collectives, Pointer};
 use mscclrs_core::SymmetricBuffer;
 use mscclrs_gpu::{Buffer, MemoryKind, Stream};
 
 use crate::options::Buffers;
-use crate::ranks::Rank;
 use crate::rival::{Call, Collective};
 
 /// Bytes on each side; a multiple of any alignment that kernels look for.
@@ -26,15 +25,15 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    fn new(rank: &Rank, bytes: u64, kind: Buffers) -> Result<Block> {
+    fn new(collectives: &Collectives, bytes: u64, kind: Buffers) -> Result<Block> {
         let bytes = bytes + 2 * GUARD;
         Ok(match kind {
             Buffers::Symmetric => {
-                let symmetric = rank.communicator.alloc(bytes)?;
+                let symmetric = collectives.alloc(bytes)?;
                 Block { buffer: symmetric.buffer().clone(), _symmetric: Some(symmetric) }
             }
             Buffers::Plain => {
-                let buffer = rank.communicator.device().alloc(bytes, MemoryKind::Plain)?;
+                let buffer = collectives.communicator().device().alloc(bytes, MemoryKind::Plain)?;
                 Block { buffer, _symmetric: None }
             }
         })
@@ -98,16 +97,19 @@ pub(crate) struct Memory {
 impl Memory {
     /// For all calls of a collective up to a row size. Collective.
     pub(crate) fn new(
-        rank: &Rank,
+        collectives: &Collectives,
         collective: Collective,
         bytes: u64,
         kind: Buffers,
     ) -> Result<Memory> {
         let input = match collective {
-            Collective::AllGather => bytes / u64::from(rank.communicator.world_size()),
+            Collective::AllGather => bytes / u64::from(collectives.communicator().world_size()),
             Collective::AllReduce => bytes,
         };
-        Ok(Memory { input: Block::new(rank, input, kind)?, output: Block::new(rank, bytes, kind)? })
+        Ok(Memory {
+            input: Block::new(collectives, input, kind)?,
+            output: Block::new(collectives, bytes, kind)?,
+        })
     }
 
     /// Where a call reads and writes.

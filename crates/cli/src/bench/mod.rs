@@ -5,6 +5,7 @@ mod collective;
 mod compare;
 mod data;
 mod header;
+mod hop;
 mod memory;
 mod plot;
 mod report;
@@ -17,13 +18,28 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::options::Bench;
+use crate::options::{Bench, CollectiveOptions, HopOptions};
 use crate::ranks::Plan;
+use crate::rival::Collective;
 
 /// Runs a measurement, on ranks that it starts.
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
-    let (collective, options) = bench.collective();
+    match bench {
+        Bench::Allgather(options) => collective(Collective::AllGather, options),
+        Bench::Allreduce(options) => collective(Collective::AllReduce, options),
+        Bench::Packet(options) => hop(hop::What::Packet, options),
+        Bench::Signal(options) => hop(hop::What::Signal, options),
+    }
+}
+
+fn collective(collective: Collective, options: &CollectiveOptions) -> Result<ExitCode> {
     let plan = Plan::new(&options.ranks, None)?;
     options.validate(plan.kind)?;
     plan.run(&|rank| collective::run(rank, collective, options))
+}
+
+fn hop(what: hop::What, options: &HopOptions) -> Result<ExitCode> {
+    let plan = Plan::new(&options.ranks, Some(hop::RANKS))?;
+    report::require_writable("--json", options.output.json.as_ref())?;
+    plan.run(&|rank| hop::run(rank, what, options))
 }
