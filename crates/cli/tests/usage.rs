@@ -81,3 +81,45 @@ fn every_option_is_explained() {
     }
     assert!(!text.contains("inject"), "the fault is for tests only");
 }
+
+/// Environment, command line, and what the sentence holds.
+type Launched = (&'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+
+const LAUNCHED: &[Launched] = &[
+    (&[("MSCCLRS_RANK", "1")], "bench allreduce", &["MSCCLRS_WORLD_SIZE is not set"]),
+    (
+        &[("MSCCLRS_RANK", "2"), ("MSCCLRS_WORLD_SIZE", "2")],
+        "bench allreduce",
+        &["MSCCLRS_RANK=2", "below MSCCLRS_WORLD_SIZE=2"],
+    ),
+    (
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a b"), ("MASTER_PORT", "1234")],
+        "bench allreduce",
+        &["MASTER_ADDR=a b"],
+    ),
+    (
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MSCCLRS_ADDRESS", "here")],
+        "bench allreduce",
+        &["MSCCLRS_ADDRESS=here", "port is missing"],
+    ),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce", &["MSCCLRS_ADDRESS=host:port"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --ranks 8", &["--ranks: 8", "is 2"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --threads", &["--threads", "process"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "4")], "bench signal", &["torchrun started 4 ranks", "is 2"]),
+];
+
+#[test]
+fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
+    for (environment, arguments, words) in LAUNCHED {
+        let output = mscclrs(&format!("{arguments} --device cpu"))
+            .envs(environment.iter().copied())
+            .output()
+            .expect("ran");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{environment:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{environment:?}: {text}");
+        for word in *words {
+            assert!(text.contains(word), "{environment:?}: {text:?} lacks {word:?}");
+        }
+    }
+}

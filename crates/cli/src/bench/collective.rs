@@ -20,7 +20,7 @@ use crate::bench::table::{self, Summary};
 use crate::bench::types::type_name;
 use crate::harness::{Candidate, Harness, Schedule, Timing};
 use crate::options::{Buffers, CollectiveOptions, DeviceChoice};
-use crate::ranks::{Rank, Verdict};
+use crate::ranks::{Plan, Rank, Verdict};
 use crate::rival::{Call, Collective, Rival};
 use crate::stats::bandwidth;
 use crate::usage::usage;
@@ -30,9 +30,9 @@ const CPU_BUDGET: Duration = Duration::from_secs(10);
 
 impl CollectiveOptions {
     /// An error about what can be seen wrong before any rank starts.
-    pub(crate) fn validate(&self, kind: BackendKind) -> Result<()> {
-        self.sweep(kind)?;
-        if self.compare.is_some() && kind == BackendKind::Cpu {
+    pub(crate) fn validate(&self, plan: &Plan) -> Result<()> {
+        self.sweep(plan.kind)?;
+        if self.compare.is_some() && plan.kind == BackendKind::Cpu {
             let why = match self.ranks.device {
                 DeviceChoice::Cpu => "was asked for",
                 _ => "is all there is",
@@ -41,6 +41,9 @@ impl CollectiveOptions {
                 "--compare: nccl needs GPUs, and the CPU device {why}; allowed is --device cuda on a \
                  machine with GPUs"
             ));
+        }
+        if !plan.writes() {
+            return Ok(());
         }
         require_writable("--json", self.output.json.as_ref())?;
         require_writable("--plot", self.plot.as_ref())

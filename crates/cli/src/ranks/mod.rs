@@ -1,6 +1,7 @@
 //! How the ranks of a run come to be: as processes of this program, as threads of it, or, under a
 //! launcher, as the one rank that this process is.
 
+mod launcher;
 mod processes;
 mod threads;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use mscclrs_core::{Bootstrap, Communicator};
+use mscclrs_core::{Bootstrap, Communicator, LaunchEnvironment};
 use mscclrs_gpu::{BackendKind, Device, Stream, available_backends, device_count};
 
 use crate::options::{DeviceChoice, RankOptions};
@@ -28,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Rank {
     pub(crate) communicator: Communicator,
     pub(crate) stream: Stream,
-    /// "processes", "threads" or "a launcher's ranks".
+    /// "processes", "threads" or "a launcher's processes".
     pub(crate) form: &'static str,
 }
 
@@ -68,11 +69,19 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
 }
 
 /// Which ranks a run has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) kind: BackendKind,
-    pub(crate) ranks: u32,
-    threads: bool,
+    ranks: u32,
+    form: Form,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    /// This process is one of them.
+    Launcher(LaunchEnvironment),
+    Processes,
+    Threads,
 }
 
 impl Plan {
@@ -92,23 +101,55 @@ impl Plan {
                 })?
             }
         };
-        let usual = match kind {
-            BackendKind::Cpu => CPU_RANKS,
-            BackendKind::Cuda => devices,
+        let launch = LaunchEnvironment::detect().map_err(|error| usage!("{error}"))?;
+        let usual = match (&launch, kind) {
+            (Some(launch), _) => launch.world_size,
+            (None, BackendKind::Cpu) => CPU_RANKS,
+            (None, BackendKind::Cuda) => devices,
         };
-        if let (Some(only), Some(asked)) = (only, options.ranks)
-            && only != asked
+        let fixed = only.or(launch.as_ref().map(|launch| launch.world_size));
+        if let (Some(fixed), Some(asked)) = (fixed, options.ranks)
+            && fixed != asked
         {
-            return Err(usage!("--ranks: {asked} is not possible here; allowed is {only}"));
+            return Err(usage!("--ranks: {asked} is not possible here; allowed is {fixed}"));
         }
         let ranks = only.or(options.ranks).unwrap_or(usual);
-        if ranks > devices && !options.oversubscribe {
+        let here = match &launch {
+            Some(launch) if launch.world_size != ranks => {
+                return Err(usage!(
+                    "{} started {} ranks, which is not possible here; allowed is {ranks}",
+                    launch.launcher,
+                    launch.world_size
+                ));
+            }
+            Some(launch) => launch.local_world_size.unwrap_or(1),
+            None => ranks,
+        };
+        if here > devices && !options.oversubscribe {
             return Err(usage!(
-                "--ranks: {ranks} is more than this machine's GPUs; allowed are 1 to {devices}, or any \
-                 number with --oversubscribe"
+                "--ranks: {here} on this machine is more than its GPUs; allowed are 1 to {devices}, or \
+                 any number with --oversubscribe"
             ));
         }
-        Ok(Plan { kind, ranks, threads: options.threads })
+        let form = match (launch, options.threads) {
+            (Some(launch), true) => {
+                return Err(usage!(
+                    "--threads: {} started this process as one rank of {}; allowed is one rank a \
+                     process under a launcher",
+                    launch.launcher,
+                    launch.world_size
+                ));
+            }
+            (Some(launch), false) => Form::Launcher(launch),
+            (None, true) => Form::Threads,
+            (None, false) => Form::Processes,
+        };
+        Ok(Plan { kind, ranks, form })
+    }
+
+    /// Whether this process is, starts, or holds the rank that writes results.
+    pub(crate) fn writes(&self) -> bool {
+        !matches!(&self.form, Form::Launcher(launch) if launch.rank > 0)
     }
 
     /// The device of a rank of this host.
@@ -123,10 +164,11 @@ impl Plan {
     /// Runs `body` on every rank, and gives the exit status of the whole. Errors of ranks are printed
     /// by the ranks.
     pub(crate) fn run(&self, body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync)) -> Result<ExitCode> {
-        if self.threads {
-            return threads::run(self, body);
+        match &self.form {
+            Form::Launcher(launch) => Ok(launcher::run(self, launch, body)),
+            Form::Processes => processes::run(self.ranks, launcher::serve(self.ranks)?),
+            Form::Threads => threads::run(self, body),
         }
-        processes::run(self.ranks, |_| Vec::new())
     }
 }
 

@@ -48,7 +48,7 @@ impl Drop for Ranks {
 /// `environment` gives for each, and waits for them. The exit status is that of the whole.
 pub(super) fn run(
     ranks: u32,
-    environment: impl Fn(u32) -> Vec<(String, String)>,
+    environment: impl Fn(u32) -> Vec<(&'static str, String)>,
 ) -> Result<ExitCode> {
     let program = std::env::current_exe().context("this program's own file is not known")?;
     let mut running = Ranks(Vec::with_capacity(ranks as usize));
