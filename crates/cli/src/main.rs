@@ -1,2 +1,40 @@
 //! The mscclrs command.
-fn main() {}
+
+mod bench;
+mod harness;
+mod options;
+mod ranks;
+mod rival;
+mod stats;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use options::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            // Help or the version; a closed pipe is no reason to complain.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let arguments: Vec<_> = std::env::args_os()
+                .skip(1)
+                .map(|text| text.to_string_lossy().into_owned())
+                .collect();
+            eprintln!("error: {}", usage::sentence::<Cli>(&error, &arguments));
+            return ExitCode::from(2);
+        }
+    };
+    let end = match &cli.command {
+        Command::Bench(bench) => bench::run(bench),
+    };
+    end.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(ranks::status(&error))
+    })
+}

@@ -1,0 +1,398 @@
+//! `bench allreduce` and `bench allgather`: sizes, types and operations in turn, each checked and
+//! timed out of place and in place.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mscclrs_collectives::Collectives;
+use mscclrs_device::{DataType, ReduceOp};
+use mscclrs_gpu::BackendKind;
+
+use crate::bench::check::{Checker, Found};
+use crate::bench::compare;
+use crate::bench::header;
+use crate::bench::memory::{GUARD, Memory};
+use crate::bench::plot;
+use crate::bench::report::{Report, require_writable};
+use crate::bench::row::{OURS, Row};
+use crate::bench::sizes::{Step, Sweep, format_size};
+use crate::bench::table::{self, Summary};
+use crate::bench::types::type_name;
+use crate::harness::{Candidate, Harness, Schedule, Timing};
+use crate::options::{Buffers, CollectiveOptions, DeviceChoice};
+use crate::ranks::{Plan, Rank, Verdict};
+use crate::rival::{Call, Collective, Rival};
+use crate::stats::bandwidth;
+use crate::usage::usage;
+
+/// What a run on the CPU device may take for all its rows, where the user says nothing else.
+const CPU_BUDGET: Duration = Duration::from_secs(10);
+
+impl CollectiveOptions {
+    /// An error about what can be seen wrong before any rank starts.
+    pub(crate) fn validate(&self, plan: &Plan) -> Result<()> {
+        self.sweep(plan.kind)?;
+        if self.compare.is_some() && plan.kind == BackendKind::Cpu {
+            let why = match self.ranks.device {
+                DeviceChoice::Cpu => "was asked for",
+                _ => "is all there is",
+            };
+            return Err(usage!(
+                "--compare: nccl needs GPUs, and the CPU device {why}; allowed is --device cuda on a \
+                 machine with GPUs"
+            ));
+        }
+        if !plan.writes() {
+            return Ok(());
+        }
+        require_writable("--json", self.output.json.as_ref())?;
+        require_writable("--plot", self.plot.as_ref())
+    }
+
+    /// The sizes, with the device's usual ends.
+    fn sweep(&self, kind: BackendKind) -> Result<Sweep> {
+        let (usual_end, usual_factor) = match kind {
+            BackendKind::Cpu => (64 << 10, 4),
+            BackendKind::Cuda => (128 << 20, 2),
+        };
+        let begin = self.begin.unwrap_or_else(|| self.end.map_or(8, |end| end.min(8)));
+        let end = self.end.unwrap_or(usual_end.max(begin));
+        if begin > end {
+            return Err(usage!(
+                "-b: {} is larger than -e {}; allowed are sizes up to it",
+                format_size(begin),
+                format_size(end)
+            ));
+        }
+        let step = match (self.increment, self.factor) {
+            (Some(bytes), _) => Step::Add(bytes),
+            (None, factor) => Step::Multiply(factor.unwrap_or(usual_factor)),
+        };
+        Ok(Sweep { begin, end, step })
+    }
+
+    fn schedule(&self, kind: BackendKind, rows: u64) -> Schedule {
+        let usual = Schedule::usual(kind);
+        Schedule {
+            iterations: self.iterations.unwrap_or(usual.iterations),
+            fixed_iterations: self.iterations.is_some(),
+            warm_up: self.warm_up.unwrap_or(usual.warm_up),
+            graph: self.graph,
+            budget: usual.budget.map(|budget| budget.min(CPU_BUDGET / rows.clamp(1, 1000) as u32)),
+            ..usual
+        }
+    }
+}
+
+/// One line of the table: a size, a type and an operation.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    count: u64,
+    bytes: u64,
+    data_type: DataType,
+    op: ReduceOp,
+}
+
+fn lines(
+    collective: Collective,
+    options: &CollectiveOptions,
+    sweep: Sweep,
+    ranks: u32,
+) -> impl Iterator<Item = Line> {
+    let ops = match collective {
+        Collective::AllGather => vec![ReduceOp::Sum],
+        Collective::AllReduce => options.ops.0.clone(),
+    };
+    let pairs: Vec<_> = options
+        .types
+        .0
+        .iter()
+        .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
+        .collect();
+    pairs.into_iter().flat_map(move |(data_type, op)| {
+        let mut last = None;
+        sweep.sizes().filter_map(move |asked| {
+            let (count, bytes) = collective.shape(asked, data_type.size(), ranks);
+            // Sizes below one element a rank come to nothing; only a size of 0 asks for that.
+            let is_new = last != Some(count) && (count > 0 || asked == 0);
+            last = Some(count);
+            is_new.then_some(Line { count, bytes, data_type, op })
+        })
+    })
+}
+
+/// One rank's run.
+pub(crate) fn run(
+    rank: &Rank,
+    collective: Collective,
+    options: &CollectiveOptions,
+) -> Result<Verdict> {
+    let communicator = &rank.communicator;
+    let ranks = communicator.world_size();
+    let device = communicator.device();
+    let sweep = options.sweep(device.kind())?;
+    let all = || lines(collective, options, sweep, ranks);
+    let count = all().count() as u64;
+    let largest = all().map(|line| line.bytes).max().unwrap_or(0);
+    require_memory(rank, largest)?;
+
+    let collectives = Collectives::new(communicator)?;
+    let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
+    let rivals = compare::rivals(rank, collective, options, largest)?;
+    let schedule = options.schedule(device.kind(), 2 * count);
+    let harness = Harness::new(communicator, &rank.stream, schedule)?;
+    let checker = Checker { rank, memory: &memory, fault: options.inject_fault };
+    let names = header::devices(rank)?;
+    let mut report = match rank.is_first() {
+        true => Some(Report::open(options.output.json.as_deref(), 2 * count)?),
+        false => None,
+    };
+    if let Some(report) = &mut report {
+        let lines = header::lines(rank, collective.name(), &names);
+        report.print(&format!("{lines}\n#\n{}", table::head()))?;
+    }
+    let mut run =
+        Run { rank, collective, options, collectives, memory: &memory, rivals, harness, checker };
+    let mut summary = Summary::default();
+    let mut rows = Vec::new();
+    for line in all() {
+        let mut forms = [false, true].into_iter().map(|in_place| {
+            if let Some(report) = &report {
+                report.step(format!("{} {}", format_size(line.bytes), type_name(line.data_type)));
+            }
+            run.measure(line, in_place)
+        });
+        let (Some(out_of_place), Some(in_place)) = (forms.next(), forms.next()) else { continue };
+        let (out_of_place, in_place) = (out_of_place?, in_place?);
+        drop(forms);
+        for (out_of_place, in_place) in out_of_place.into_iter().zip(in_place) {
+            if !out_of_place.is_other() {
+                summary.add(&out_of_place);
+                summary.add(&in_place);
+            }
+            if let Some(report) = &mut report {
+                report.print(&table::line(&out_of_place, &in_place))?;
+                report.write(&out_of_place)?;
+                report.write(&in_place)?;
+            }
+            rows.extend([out_of_place, in_place]);
+        }
+    }
+    if let Some(report) = &mut report {
+        report.print(&summary.lines())?;
+        if let Some(path) = &options.plot {
+            plot::draw(path, &rows)?;
+        }
+    }
+    // Nobody leaves while another still measures.
+    communicator.bootstrap().barrier()?;
+    Ok(if summary.wrong == 0 { Verdict::Right } else { Verdict::Wrong })
+}
+
+/// An error if the largest size cannot fit, which says what can.
+fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
+    let device = rank.communicator.device();
+    let (free, _) = device.memory()?;
+    // Ranks that share a device share its memory; this is a bound, not a promise.
+    let needed = 2 * (largest + 2 * GUARD);
+    if needed > free {
+        return Err(usage!(
+            "-e: {} needs {needed} bytes of {device:?}'s memory for input and output, and {free} are \
+             free; allowed are sizes up to {}",
+            format_size(largest),
+            free / 2
+        ));
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    rank: &'a Rank,
+    collective: Collective,
+    options: &'a CollectiveOptions,
+    collectives: Collectives,
+    memory: &'a Memory,
+    rivals: Vec<Box<dyn Rival>>,
+    harness: Harness<'a>,
+    checker: Checker<'a>,
+}
+
+impl Run<'_> {
+    /// Checks and times one form of a line: a row of ours, and one of each rival.
+    fn measure(&mut self, line: Line, in_place: bool) -> Result<Vec<Row>> {
+        let call = Call {
+            collective: self.collective,
+            count: line.count,
+            data_type: line.data_type,
+            op: line.op,
+            in_place,
+        };
+        let form = if in_place { "in place" } else { "out of place" };
+        let what = || {
+            let name = type_name(line.data_type);
+            format!("{} of {} bytes of {name}, {form}", self.collective.name(), line.bytes)
+        };
+        let found = self.check(&call).with_context(|| format!("check of {}", what()))?;
+        if let Some(first) = found.as_ref().and_then(|found| found.first.as_ref()) {
+            eprintln!("rank {}: {}: {first}", self.rank.communicator.rank(), what());
+        }
+        let (collectives, memory, rank) = (&self.collectives, self.memory, self.rank);
+        let mut candidates =
+            vec![Candidate::new(OURS, |stream| enqueue(collectives, memory, rank, &call, stream))];
+        for rival in &self.rivals {
+            let call = &call;
+            candidates
+                .push(Candidate::new(rival.name(), move |stream| rival.enqueue(call, stream)));
+        }
+        let timings = self.harness.measure(&mut candidates).with_context(what)?;
+        drop(candidates);
+
+        let best = timings[1..].iter().map(|timing| timing.time_us).reduce(f64::min);
+        let mut rows = vec![self.row(&line, &call, timings[0])];
+        rows[0].wrong = found.map(|found| found.wrong);
+        rows[0].ratio = best.map(|best| best / timings[0].time_us);
+        for (rival, timing) in self.rivals.iter().zip(&timings[1..]) {
+            rows.push(Row {
+                implementation: rival.name().to_owned(),
+                algorithm: rival.name().to_owned(),
+                ..self.row(&line, &call, *timing)
+            });
+        }
+        Ok(rows)
+    }
+
+    fn check(&self, call: &Call) -> Result<Option<Found>> {
+        if self.options.check == 0 {
+            return Ok(None);
+        }
+        let stream = &self.rank.stream;
+        let enqueue = |stream: &_| enqueue(&self.collectives, self.memory, self.rank, call, stream);
+        if self.options.graph == 0 {
+            return self.checker.check(call, self.options.check, || enqueue(stream)).map(Some);
+        }
+        // Of one operation: in place a second one would begin with the first one's result.
+        let graph = stream.capture(enqueue)?.instantiate()?;
+        let run = || Ok(graph.launch(stream)?);
+        self.checker.check(call, self.options.check, run).map(Some)
+    }
+
+    fn row(&self, line: &Line, call: &Call, timing: Timing) -> Row {
+        let ranks = self.rank.communicator.world_size();
+        let algbw_gbps = bandwidth(line.bytes, timing.time_us);
+        Row {
+            op: self.collective.name().into(),
+            bytes: line.bytes,
+            count: line.count,
+            dtype: type_name(line.data_type).into(),
+            redop: match self.collective {
+                Collective::AllGather => "none".into(),
+                Collective::AllReduce => line.op.name().into(),
+            },
+            in_place: call.in_place,
+            time_us: timing.time_us,
+            spread_us: timing.spread_us,
+            algbw_gbps,
+            busbw_gbps: algbw_gbps * self.collective.bus_factor(ranks),
+            wrong: None,
+            implementation: OURS.into(),
+            algorithm: self.algorithm(call).into(),
+            ranks,
+            device: self.rank.communicator.device().name(),
+            graph: self.options.graph,
+            buffers: match self.options.buffers {
+                Buffers::Plain => "plain".into(),
+                Buffers::Symmetric => "symmetric".into(),
+            },
+            ratio: None,
+        }
+    }
+
+    fn algorithm(&self, call: &Call) -> &'static str {
+        let (input, output) = self.memory.addresses(call, self.rank.communicator.rank());
+        let Call { count, data_type, op, .. } = *call;
+        match self.collective {
+            Collective::AllGather => {
+                self.collectives.all_gather_algorithm(input, output, count, data_type)
+            }
+            Collective::AllReduce => {
+                self.collectives.all_reduce_algorithm(input, output, count, data_type, op)
+            }
+        }
+    }
+}
+
+/// Enqueues the call on the run's memory.
+fn enqueue(
+    collectives: &Collectives,
+    memory: &Memory,
+    rank: &Rank,
+    call: &Call,
+    stream: &mscclrs_gpu::Stream,
+) -> Result<()> {
+    let (input, output) = memory.addresses(call, rank.communicator.rank());
+    let Call { count, data_type, op, .. } = *call;
+    // SAFETY: both blocks hold the largest size of the run and are kept until its last synchronize.
+    unsafe {
+        match call.collective {
+            Collective::AllGather => {
+                collectives.all_gather_raw(input, output, count, data_type, stream)?;
+            }
+            Collective::AllReduce => {
+                collectives.all_reduce_raw(input, output, count, data_type, op, stream)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Bench, Cli, Command};
+
+    fn options(arguments: &str) -> CollectiveOptions {
+        let words =
+            ["mscclrs", "bench", "allreduce"].into_iter().chain(arguments.split_whitespace());
+        match Cli::try_parse_from(words).expect("right").command {
+            Command::Bench(Bench::Allreduce(options)) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_end_of_the_sizes_is_enough() {
+        let ends = |arguments| {
+            let sweep = options(arguments).sweep(BackendKind::Cpu).expect("right");
+            (sweep.begin, sweep.end)
+        };
+        assert_eq!(ends(""), (8, 64 << 10));
+        assert_eq!(ends("-b 1M"), (1 << 20, 1 << 20));
+        assert_eq!(ends("-e 4"), (4, 4));
+        assert_eq!(ends("-b 0 -e 0"), (0, 0));
+        let error = options("-b 2K -e 1K").sweep(BackendKind::Cpu).expect_err("wrong");
+        assert_eq!(error.to_string(), "-b: 2K is larger than -e 1K; allowed are sizes up to it");
+    }
+
+    #[test]
+    fn lines_go_through_types_operations_and_sizes() {
+        let options = options("-b 4 -e 16 -f 2 -d half,float -o sum,max");
+        let sweep = options.sweep(BackendKind::Cpu).expect("right");
+        let all: Vec<_> = lines(Collective::AllReduce, &options, sweep, 8).collect();
+        assert_eq!(all.len(), 12);
+        assert_eq!((all[0].count, all[0].bytes), (2, 4));
+        // 8 ranks share at least 16 bytes of halves and 32 of floats, and nothing is reduced.
+        let all: Vec<_> = lines(Collective::AllGather, &options, sweep, 8).collect();
+        assert_eq!(all.iter().map(|line| line.bytes).collect::<Vec<_>>(), [16]);
+    }
+
+    #[test]
+    fn sizes_that_come_to_the_same_count_are_one_line() {
+        let options = options("-b 0 -e 12 -i 1");
+        let sweep = options.sweep(BackendKind::Cpu).expect("right");
+        let bytes: Vec<_> =
+            lines(Collective::AllReduce, &options, sweep, 2).map(|line| line.bytes).collect();
+        assert_eq!(bytes, [0, 4, 8, 12]);
+    }
+}

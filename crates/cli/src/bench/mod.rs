@@ -1,0 +1,47 @@
+//! `mscclrs bench`.
+
+mod check;
+mod collective;
+mod compare;
+mod data;
+mod header;
+mod hop;
+mod memory;
+mod plot;
+mod report;
+mod row;
+pub(crate) mod sizes;
+mod table;
+pub(crate) mod types;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::options::{Bench, CollectiveOptions, HopOptions};
+use crate::ranks::Plan;
+use crate::rival::Collective;
+
+/// Runs a measurement, on ranks that it starts.
+pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
+    match bench {
+        Bench::Allgather(options) => collective(Collective::AllGather, options),
+        Bench::Allreduce(options) => collective(Collective::AllReduce, options),
+        Bench::Packet(options) => hop(hop::What::Packet, options),
+        Bench::Signal(options) => hop(hop::What::Signal, options),
+    }
+}
+
+fn collective(collective: Collective, options: &CollectiveOptions) -> Result<ExitCode> {
+    let plan = Plan::new(&options.ranks, None)?;
+    options.validate(&plan)?;
+    plan.run(&|rank| collective::run(rank, collective, options))
+}
+
+fn hop(what: hop::What, options: &HopOptions) -> Result<ExitCode> {
+    let plan = Plan::new(&options.ranks, Some(hop::RANKS))?;
+    if plan.writes() {
+        report::require_writable("--json", options.output.json.as_ref())?;
+    }
+    plan.run(&|rank| hop::run(rank, what, options))
+}

@@ -1,0 +1,207 @@
+//! The command line. Values are read to what they mean here, so that nothing later meets a wrong one.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::bench::sizes::parse_size;
+use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+
+/// GPUs that talk to each other.
+#[derive(Debug, Parser)]
+#[command(name = "mscclrs", version, subcommand_required = true, args_override_self = false)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure, and check every result.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Every rank gets the sum (or minimum, maximum) over all ranks.
+    Allreduce(CollectiveOptions),
+    /// Every rank gets every rank's part.
+    Allgather(CollectiveOptions),
+    /// A signal from one rank to another: the time of a hop.
+    Signal(HopOptions),
+    /// A packet, data and flag in one, from one rank to another: the time of a hop.
+    Packet(HopOptions),
+}
+
+/// Options of `bench allreduce` and `bench allgather`; one-letter names as in nccl-tests.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CollectiveOptions {
+    /// Smallest size in bytes: 8, 64K, 1G [default: 8].
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) begin: Option<u64>,
+    /// Largest size in bytes [default: 64K on the CPU device, 128M on GPUs].
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) end: Option<u64>,
+    /// Factor from one size to the next [default: 4 on the CPU device, 2 on GPUs].
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", conflicts_with = "increment",
+        value_parser = parse_factor)]
+    pub(crate) factor: Option<u64>,
+    /// Bytes from one size to the next, instead of a factor.
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = parse_increment)]
+    pub(crate) increment: Option<u64>,
+    /// Operations a sample [default: 20 on GPUs, at most 5 on the CPU device].
+    #[arg(short = 'n', long = "iters", value_name = "N", value_parser = parse_iterations)]
+    pub(crate) iterations: Option<u64>,
+    /// Operations before the samples of each row.
+    #[arg(short = 'w', long = "warmup_iters", value_name = "N", value_parser = parse_count)]
+    pub(crate) warm_up: Option<u64>,
+    /// Checks of each row, each with new data; 0 checks nothing.
+    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1",
+        value_parser = parse_count)]
+    pub(crate) check: u64,
+    /// Element types: half, bfloat16, float, int32, uint32 or PyTorch's names, a list, or all.
+    #[arg(short = 'd', long = "datatype", value_name = "TYPES", default_value = "float",
+        value_parser = parse_types)]
+    pub(crate) types: DataTypes,
+    /// Operations: sum, min, max, a list, or all; not used by allgather.
+    #[arg(short = 'o', long = "op", value_name = "OPS", default_value = "sum",
+        value_parser = parse_ops)]
+    pub(crate) ops: ReduceOps,
+    /// Capture N operations in a graph and replay it; 0 launches them one by one.
+    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0",
+        value_parser = parse_graph)]
+    pub(crate) graph: u64,
+    /// Kind of memory that inputs and outputs lie in.
+    #[arg(long, value_enum, default_value = "symmetric")]
+    pub(crate) buffers: Buffers,
+    /// Measure another implementation too, alternating with ours.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) compare: Option<Compare>,
+    /// Draw time and bus bandwidth over size.
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
+    pub(crate) plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) ranks: RankOptions,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
+    /// Change one byte before the check looks, to show that it sees.
+    #[arg(long, value_enum, hide = true, num_args = 0..=1, default_missing_value = "output",
+        require_equals = true)]
+    pub(crate) inject_fault: Option<Fault>,
+}
+
+/// Options of `bench signal` and `bench packet`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HopOptions {
+    /// Round trips a launch [default: 1000 on GPUs, 200 on the CPU device].
+    #[arg(short = 'n', long = "iters", value_name = "N", value_parser = parse_rounds)]
+    pub(crate) rounds: Option<u32>,
+    #[command(flatten)]
+    pub(crate) ranks: RankOptions,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
+}
+
+/// Which ranks there are and what they run on.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RankOptions {
+    /// Number of ranks [default: one a GPU, 8 on the CPU device].
+    #[arg(long, value_name = "N", value_parser = parse_ranks)]
+    pub(crate) ranks: Option<u32>,
+    /// Allow more ranks than GPUs.
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+    /// Ranks as threads of one process.
+    #[arg(long)]
+    pub(crate) threads: bool,
+    /// What the ranks run on; auto takes GPUs where there are some.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) device: DeviceChoice,
+}
+
+/// Where results go beside the table.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OutputOptions {
+    /// Write one JSON object a row to a file, or to standard output with -; the table then goes to
+    /// standard error.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Buffers {
+    /// Allocated by the communicator, reachable by every rank.
+    Symmetric,
+    /// As a framework's plain allocation gives it.
+    Plain,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compare {
+    /// NVIDIA's library, opened at run time, in its plain and symmetric modes.
+    Nccl,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceChoice {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+/// What a hidden option breaks, to show that the check sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fault {
+    Guard,
+    Input,
+    Output,
+}
+
+/// Reads a whole number in a range; the error says which.
+fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|number| (from..=to).contains(number))
+        .ok_or_else(|| format!("'{text}' is not {what}; allowed are {from} to {to}"))
+}
+
+fn parse_count(text: &str) -> Result<u64, String> {
+    number(text, "a number of operations", 0, 1_000_000_000)
+}
+
+fn parse_iterations(text: &str) -> Result<u64, String> {
+    number(text, "a number of operations", 1, 1_000_000_000)
+}
+
+fn parse_rounds(text: &str) -> Result<u32, String> {
+    number(text, "a number of round trips", 1, 1_000_000).map(|rounds| rounds as u32)
+}
+
+fn parse_factor(text: &str) -> Result<u64, String> {
+    number(text, "a factor", 2, 1 << 40)
+}
+
+fn parse_graph(text: &str) -> Result<u64, String> {
+    number(text, "a number of operations for a graph", 0, 100_000)
+}
+
+fn parse_ranks(text: &str) -> Result<u32, String> {
+    number(text, "a number of ranks", 1, 1024).map(|ranks| ranks as u32)
+}
+
+fn parse_increment(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("0 is not a step; allowed are sizes from 1".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_plot(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
+        return Ok(path);
+    }
+    Err(format!("'{text}' is not a name for a drawing; allowed are names that end in .svg"))
+}

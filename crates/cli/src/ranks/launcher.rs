@@ -1,0 +1,67 @@
+//! This process as one rank of a launcher's, which may be this program itself.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use mscclrs_core::LaunchEnvironment;
+use mscclrs_core::bootstrap::{Config, InterfaceFilter, Rendezvous, TcpBootstrap, UniqueId};
+
+use super::{Plan, Rank, TIMEOUT, Verdict, print_failure, status};
+use crate::usage::usage;
+
+/// Where the ranks that this program starts meet: a unique id, for their eyes only.
+const ID: &str = "MSCCLRS_BENCH_RENDEZVOUS";
+
+/// Runs `body` as the rank that the launcher says.
+pub(super) fn run(
+    plan: &Plan,
+    launch: &LaunchEnvironment,
+    body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync),
+) -> ExitCode {
+    let end = join(plan, launch).and_then(|rank| body(&rank));
+    match end {
+        Ok(verdict) => verdict.into(),
+        Err(error) => {
+            print_failure(launch.rank, &error);
+            ExitCode::from(status(&error))
+        }
+    }
+}
+
+fn join(plan: &Plan, launch: &LaunchEnvironment) -> Result<Rank> {
+    let own = std::env::var(ID).ok().filter(|id| !id.is_empty());
+    let form = if own.is_some() { "processes" } else { "a launcher's processes" };
+    let rendezvous: Rendezvous = match (own, &launch.rendezvous) {
+        (Some(id), _) => id.parse::<UniqueId>()?.into(),
+        (None, Some(address)) => address.clone().into(),
+        (None, None) => {
+            return Err(usage!(
+                "{} does not say where ranks meet; allowed is MSCCLRS_ADDRESS=host:port, the same on \
+                 every rank",
+                launch.launcher
+            ));
+        }
+    };
+    let config = Config {
+        timeout: Some(TIMEOUT),
+        ..Config::new(launch.rank, launch.world_size, rendezvous)
+    };
+    let bootstrap = TcpBootstrap::new(config)?;
+    let device = plan.device(launch.local_rank.unwrap_or(launch.rank))?;
+    Rank::new(Arc::new(bootstrap), device, form)
+}
+
+/// Serves a rendezvous on this host, and gives the environment of each rank that takes part in it.
+pub(super) fn serve(ranks: u32) -> Result<impl Fn(u32) -> Vec<(&'static str, String)>> {
+    let id = UniqueId::create(&"=lo".parse::<InterfaceFilter>()?)?.to_string();
+    Ok(move |rank: u32| {
+        vec![
+            ("MSCCLRS_RANK", rank.to_string()),
+            ("MSCCLRS_WORLD_SIZE", ranks.to_string()),
+            ("MSCCLRS_LOCAL_RANK", rank.to_string()),
+            ("MSCCLRS_LOCAL_WORLD_SIZE", ranks.to_string()),
+            (ID, id.clone()),
+        ]
+    })
+}

@@ -1,0 +1,125 @@
+//! What the command says to wrong input: one sentence that names what was wrong and what is allowed,
+//! and exit status 2.
+
+use assert_cmd::Command;
+
+fn mscclrs(arguments: &str) -> Command {
+    let mut command = Command::cargo_bin("mscclrs").expect("built");
+    command.args(arguments.split_whitespace());
+    command
+}
+
+/// Command line, and what the sentence holds.
+const WRONG: &[(&str, &[&str])] = &[
+    ("", &["needs a command", "bench"]),
+    ("dance", &["no command 'dance'", "allowed are bench"]),
+    ("bench", &["needs a command", "allreduce, allgather, signal, packet"]),
+    ("bench reduce", &["no command 'reduce'", "allreduce, allgather, signal, packet"]),
+    ("bench allreduce --fast", &["'--fast'", "-b, -e, -f"]),
+    ("bench allreduce 8", &["'8'", "-b, -e, -f"]),
+    ("bench allreduce -b", &["-b needs a value"]),
+    ("bench allreduce -b 8X", &["-b: '8X' is not a size", "64K"]),
+    ("bench allgather -e -5", &["-e", "allowed"]),
+    ("bench allreduce -e 100000T", &["-e: '100000T' is too large", "at most"]),
+    ("bench allreduce -b 8 -b 9", &["-b was given twice"]),
+    ("bench allreduce -b 2M -e 1M --device cpu", &["-b: 2M is larger than -e 1M", "allowed"]),
+    ("bench allreduce -f 1", &["-f: '1' is not a factor", "2 to"]),
+    ("bench allreduce -f 2 -i 8", &["-f and -i exclude each other"]),
+    ("bench allreduce -i 0", &["-i: 0 is not a step", "from 1"]),
+    ("bench allreduce -n 0", &["-n: '0'", "1 to"]),
+    ("bench allreduce -w x", &["-w: 'x'", "0 to"]),
+    ("bench allreduce -c -1", &["-c", "allowed"]),
+    ("bench allreduce -G 1.5", &["-G: '1.5'", "0 to"]),
+    ("bench allreduce -d double", &["-d: 'double' is not an element type", "bfloat16", "all"]),
+    ("bench allgather -d half,int4", &["-d: 'int4'", "float16"]),
+    ("bench allreduce -o avg", &["-o: 'avg' is not an operation", "sum, min, max"]),
+    ("bench allreduce --ranks 0", &["--ranks: '0'", "1 to"]),
+    ("bench signal --ranks 3 --device cpu", &["--ranks: 3", "allowed is 2"]),
+    ("bench packet -n 0", &["-n: '0' is not a number of round trips", "1 to"]),
+    ("bench allreduce --device gpu", &["--device: 'gpu'", "auto, cpu, cuda"]),
+    ("bench allreduce --buffers heap", &["--buffers: 'heap'", "symmetric, plain"]),
+    ("bench allreduce --compare mpi", &["--compare: 'mpi'", "nccl"]),
+    ("bench allreduce --device cpu --compare nccl", &["--compare", "--device cuda"]),
+    ("bench allreduce --plot out.png", &["--plot: 'out.png'", ".svg"]),
+    (
+        "bench allreduce --device cpu --json /nowhere/x.json",
+        &["--json: '/nowhere/x.json'", "folder"],
+    ),
+];
+
+#[test]
+fn wrong_input_is_answered_by_one_sentence_and_status_2() {
+    for (arguments, words) in WRONG {
+        let output = mscclrs(arguments).output().expect("ran");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {text}");
+        assert_eq!(text.lines().count(), 1, "{arguments}: {text}");
+        assert!(output.stdout.is_empty(), "{arguments}");
+        for word in *words {
+            assert!(text.contains(word), "{arguments}: {text:?} lacks {word:?}");
+        }
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in ["--help", "bench --help", "bench allreduce --help", "bench allgather -h"] {
+        let output = mscclrs(arguments).output().expect("ran");
+        assert_eq!(output.status.code(), Some(0), "{arguments}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("Usage: mscclrs"), "{arguments}");
+    }
+    let output = mscclrs("--version").output().expect("ran");
+    assert_eq!(output.stdout, format!("mscclrs {}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+}
+
+#[test]
+fn every_option_is_explained() {
+    let output = mscclrs("bench allreduce --help").output().expect("ran");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for option in ["-b", "-e", "-f", "-i", "-n", "-w", "-c", "-d", "-o", "-G"] {
+        assert!(text.contains(&format!("{option}, --")), "{option}");
+    }
+    assert!(!text.contains("inject"), "the fault is for tests only");
+}
+
+/// Environment, command line, and what the sentence holds.
+type Launched = (&'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
+
+const LAUNCHED: &[Launched] = &[
+    (&[("MSCCLRS_RANK", "1")], "bench allreduce", &["MSCCLRS_WORLD_SIZE is not set"]),
+    (
+        &[("MSCCLRS_RANK", "2"), ("MSCCLRS_WORLD_SIZE", "2")],
+        "bench allreduce",
+        &["MSCCLRS_RANK=2", "below MSCCLRS_WORLD_SIZE=2"],
+    ),
+    (
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a b"), ("MASTER_PORT", "1234")],
+        "bench allreduce",
+        &["MASTER_ADDR=a b"],
+    ),
+    (
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MSCCLRS_ADDRESS", "here")],
+        "bench allreduce",
+        &["MSCCLRS_ADDRESS=here", "port is missing"],
+    ),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce", &["MSCCLRS_ADDRESS=host:port"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --ranks 8", &["--ranks: 8", "is 2"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --threads", &["--threads", "process"]),
+    (&[("RANK", "0"), ("WORLD_SIZE", "4")], "bench signal", &["torchrun started 4 ranks", "is 2"]),
+];
+
+#[test]
+fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
+    for (environment, arguments, words) in LAUNCHED {
+        let output = mscclrs(&format!("{arguments} --device cpu"))
+            .envs(environment.iter().copied())
+            .output()
+            .expect("ran");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{environment:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{environment:?}: {text}");
+        for word in *words {
+            assert!(text.contains(word), "{environment:?}: {text:?} lacks {word:?}");
+        }
+    }
+}
