@@ -231,6 +231,26 @@ pub enum ImageFormat {
     Ptx,
 }
 
+/// Makes a crate of kernels of one's own whole: declares `MODULE`, the device module for `kernels!`, whose
+/// images `mscclrs kernel build` writes to the crate's folder `device`, and what a GPU does on a panic.
+#[macro_export]
+macro_rules! device_crate {
+    () => {
+        #[cfg(target_arch = "nvptx64")]
+        #[panic_handler]
+        fn panic(_: &core::panic::PanicInfo) -> ! {
+            $crate::arch::trap()
+        }
+
+        /// The GPU code of this crate.
+        #[cfg(not(target_arch = "nvptx64"))]
+        pub static MODULE: $crate::DeviceModule = $crate::DeviceModule {
+            name: env!("CARGO_CRATE_NAME"),
+            source: $crate::ImageSource::Folder(concat!(env!("CARGO_MANIFEST_DIR"), "/device")),
+        };
+    };
+}
+
 /// Declares kernels:
 ///
 /// ```text

@@ -1,0 +1,1 @@
+//! Small programs over the façade: `cargo run --release -p mscclrs-examples --example allreduce`.
