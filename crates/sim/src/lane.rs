@@ -8,15 +8,15 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mscclrs_device::Kernel;
 use mscclrs_device::arch::host::{Access, Coords, Engine, Spin, set_engine};
 
 use crate::block::BlockState;
+use crate::stack::Stack;
 
 /// A lane's code on a stack of its own. What it returns is the payload of a panic.
-pub(crate) type Fiber = Coroutine<(), (), Option<Box<dyn Any + Send>>, DefaultStack>;
+pub(crate) type Fiber = Coroutine<(), (), Option<Box<dyn Any + Send>>, Stack>;
 
 /// What a lane is doing, for reports.
 #[derive(Clone, Copy, Default)]
@@ -123,7 +123,7 @@ impl Engine for Lane {
 /// # Safety
 /// `lane`, what it points to, and `args` outlive the fiber; `args` are the kernel's.
 pub(crate) unsafe fn fiber(
-    stack: DefaultStack,
+    stack: Stack,
     lane: *const Lane,
     kernel: &'static Kernel,
     args: *const u8,

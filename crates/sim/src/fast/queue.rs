@@ -130,8 +130,8 @@ impl Queue {
                         step(running, &mut begin);
                     }
                     if !running.is_over(self.stopped) {
-                        return !self.stopped
-                            && !(running.moves.is_empty() && running.ready.is_empty());
+                        let waits = running.moves.is_empty() && running.ready.is_empty();
+                        return !(self.stopped || waits);
                     }
                     self.current = None;
                     self.complete();
