@@ -159,7 +159,8 @@ impl Device {
         Ok(Function { inner: self.inner.function(kernel)? })
     }
 
-    /// Blocks until all work on the device is done.
+    /// Blocks until the work that streams made here have by now is done. Streams that somebody else
+    /// owns are not waited for.
     pub fn synchronize(&self) -> Result<()> {
         self.inner.synchronize()
     }

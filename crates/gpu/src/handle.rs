@@ -33,7 +33,7 @@ pub struct ExportedHandle {
     pub offset: u64,
     /// Bytes of the exported range.
     pub bytes: u64,
-    /// The handle's own bytes; empty for a descriptor.
+    /// The back end's own bytes.
     pub payload: Vec<u8>,
 }
 

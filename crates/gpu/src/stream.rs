@@ -104,7 +104,7 @@ impl Stream {
     }
 
     /// Runs `work` on a thread of the back end when the stream gets there. It makes no device calls
-    /// and does not block.
+    /// and does not block. It runs once, so it cannot be captured.
     pub fn call_host(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
         self.inner.call_host(Box::new(work))
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what comes in is checked before anything is mapped, and a mapping releases exactly what
 //! its import took. A handle says which process made it: a process cannot open its own legacy
-//! handles, so an import of one's own memory finds the allocation by its address instead.
+//! handles, so their import finds the allocation by its address instead.
 
 use std::ffi::c_char;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -128,14 +128,14 @@ fn refused(what: &'static str, value: String, allowed: &str) -> Error {
 /// Checks what a handle says by itself.
 fn parse(handle: &ExportedHandle) -> Result<Payload<'_>> {
     let end = handle.offset.checked_add(handle.bytes);
-    if end.is_none_or(|end| end > handle.allocation_bytes) {
+    if handle.bytes == 0 || end.is_none_or(|end| end > handle.allocation_bytes) {
         return Err(refused(
             "memory handle",
             format!(
                 "{} bytes at {} of an allocation of {}",
                 handle.bytes, handle.offset, handle.allocation_bytes
             ),
-            "the range must lie in the allocation",
+            "at least 1 byte, all of them in the allocation",
         ));
     }
     let native = match handle.kind {
@@ -172,10 +172,9 @@ pub(super) fn import(
             (opened.base, Held::Opened(opened))
         }
         HandleKind::Fabric | HandleKind::PosixFd => {
-            let physical = match (own_virtual(gpu, own, payload.base)?, handle.kind, fd) {
-                (Some(physical), _, _) => physical,
-                (None, HandleKind::PosixFd, Some(fd)) => Physical::import_fd(gpu, fd)?,
-                (None, HandleKind::PosixFd, None) => {
+            let imported = match (handle.kind, fd) {
+                (HandleKind::PosixFd, Some(fd)) => Physical::import_fd(gpu, fd),
+                (HandleKind::PosixFd, None) => {
                     return Err(refused(
                         "memory handle",
                         "PosixFd without its descriptor".into(),
@@ -185,19 +184,19 @@ pub(super) fn import(
                 _ => {
                     let mut native = [0; FABRIC_BYTES];
                     native.copy_from_slice(payload.native);
-                    Physical::import_fabric(gpu, native)?
+                    Physical::import_fabric(gpu, native)
                 }
+            };
+            let physical = match imported {
+                // The address can mean other memory by now, the handle cannot: so it comes second.
+                Err(error) if own => Physical::at(gpu, payload.base)?.ok_or(error)?,
+                imported => imported?,
             };
             let mapped = Mapped::map(gpu, physical, handle.allocation_bytes)?;
             (mapped.address, Held::Mapped(mapped))
         }
     };
     Ok(Box::new(CudaMapping { address: base + handle.offset, bytes: handle.bytes, _held: held }))
-}
-
-/// The allocation behind a handle that this process made itself.
-fn own_virtual(gpu: &'static Gpu, own: bool, base: u64) -> Result<Option<Physical>> {
-    if own { Physical::at(gpu, base) } else { Ok(None) }
 }
 
 /// Where this process's own plain memory lies, once `gpu` may reach it. Its owner keeps it alive, as
@@ -319,6 +318,8 @@ mod tests {
         bad.bytes = 61;
         assert!(parse(&bad).is_err());
         bad.bytes = u64::MAX;
+        assert!(parse(&bad).is_err());
+        bad.bytes = 0;
         assert!(parse(&bad).is_err());
     }
 

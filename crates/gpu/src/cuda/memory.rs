@@ -35,6 +35,13 @@ pub(super) fn alloc(
     bytes: u64,
     kind: MemoryKind,
 ) -> Result<Box<dyn BackendMemory>> {
+    if bytes == 0 {
+        return Err(Error::Invalid {
+            what: "allocation",
+            value: "0 bytes".into(),
+            allowed: "at least 1 byte".into(),
+        });
+    }
     match kind {
         MemoryKind::Host => {
             Ok(Box::new(HostMemory { pinned: PinnedMemory::alloc(gpu, bytes)?, bytes }))
@@ -71,7 +78,7 @@ unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
     pub(super) fn alloc(gpu: &'static Gpu, bytes: u64) -> Result<PinnedMemory> {
-        let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let _entered = gpu.context.enter_relaxed()?;
         let mut pointer = std::ptr::null_mut();
         // SAFETY: writes the address of new memory.
@@ -157,7 +164,7 @@ struct PlainMemory {
 
 impl PlainMemory {
     fn alloc(gpu: &'static Gpu, bytes: u64) -> Result<PlainMemory> {
-        let size = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut address = 0;
         {
             let _entered = gpu.context.enter_relaxed()?;
@@ -190,7 +197,7 @@ impl BackendMemory for PlainMemory {
             self.gpu,
             &Source {
                 base: self.address,
-                allocation_bytes: self.bytes.max(1),
+                allocation_bytes: self.bytes,
                 allocation: self.allocation,
                 offset: 0,
                 bytes: self.bytes,
@@ -223,12 +230,11 @@ impl ShareableMemory {
     fn alloc(gpu: &'static Gpu, bytes: u64) -> Result<ShareableMemory> {
         let types = gpu.shareable();
         let unit = vmm::granularity(gpu, types)?;
-        let padded =
-            bytes.max(1).checked_next_multiple_of(unit).ok_or_else(|| Error::OutOfMemory {
-                bytes,
-                kind: "shareable device memory",
-                why: gpu.memory_in_words(),
-            })?;
+        let padded = bytes.checked_next_multiple_of(unit).ok_or_else(|| Error::OutOfMemory {
+            bytes,
+            kind: "shareable device memory",
+            why: gpu.memory_in_words(),
+        })?;
         let physical = Physical::create(gpu, padded, types)?;
         let mapped = Mapped::map(gpu, physical, padded)?;
         zero(gpu, mapped.address, padded)?;
@@ -290,6 +296,12 @@ fn attribute(gpu: &Gpu, attribute: Attribute, address: u64) -> Option<u64> {
     asked.ok().map(|()| value)
 }
 
+/// Managed memory and memory of a pool are not.
+fn is_legacy_ipc_capable(gpu: &Gpu, address: u64) -> bool {
+    let asked = Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    gpu.abilities.legacy_ipc && attribute(gpu, asked, address).is_none_or(|capable| capable != 0)
+}
+
 /// The allocation (or mapping) that holds an address: where it begins and how long it is. The context
 /// of the memory's device is current.
 pub(super) fn address_range(gpu: &Gpu, address: u64) -> Result<(u64, u64)> {
@@ -318,8 +330,7 @@ pub(super) fn adopt(gpu: &'static Gpu, address: u64, bytes: u64) -> Result<Box<d
         bytes,
         base: address,
         allocation_bytes: bytes,
-        allocation: attribute(gpu, Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID, address)
-            .unwrap_or_else(next_allocation),
+        allocation: next_allocation(),
         origin: Origin::Host,
     };
     if kind == ON_HOST as u64 {
@@ -358,15 +369,13 @@ pub(super) fn adopt(gpu: &'static Gpu, address: u64, bytes: u64) -> Result<Box<d
                 memory.allocation_bytes, memory.base
             )));
         }
-        None => Origin::Plain {
-            legacy_ipc: gpu.abilities.legacy_ipc
-                && attribute(
-                    gpu,
-                    Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                    address,
-                )
-                .is_none_or(|capable| capable != 0),
-        },
+        None => {
+            // The driver never gives the id of such an allocation to another one, so that importers
+            // may keep their mapping of it. Of virtual memory it does not promise that.
+            let id = attribute(gpu, Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID, address);
+            memory.allocation = id.filter(|id| *id != 0).unwrap_or(memory.allocation);
+            Origin::Plain { legacy_ipc: is_legacy_ipc_capable(gpu, address) }
+        }
     };
     Ok(Box::new(memory))
 }

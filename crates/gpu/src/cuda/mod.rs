@@ -16,7 +16,7 @@
 //! | `alloc(Shareable)` and its drop | cuMemGetAllocationGranularity, cuMemCreate, cuMemAddressReserve, cuMemMap, cuMemSetAccess, cuMemsetD8Async, cuStreamSynchronize; cuMemUnmap, cuMemAddressFree, cuMemRelease |
 //! | `adopt` | cuPointerGetAttribute, cuMemGetAddressRange, cuMemRetainAllocationHandle, cuMemGetAllocationPropertiesFromHandle |
 //! | `export` | cuMemExportToShareableHandle, cuIpcGetMemHandle |
-//! | `import` of Fabric, PosixFd and its drop | cuMemImportFromShareableHandle (own memory: cuMemRetainAllocationHandle), cuMemAddressReserve, cuMemMap, cuMemSetAccess; cuMemUnmap, cuMemAddressFree, cuMemRelease |
+//! | `import` of Fabric, PosixFd and its drop | cuMemImportFromShareableHandle (own memory that it refuses: cuMemRetainAllocationHandle), cuMemAddressReserve, cuMemMap, cuMemSetAccess; cuMemUnmap, cuMemAddressFree, cuMemRelease |
 //! | `import` of RuntimeIpc and its drop | cuIpcOpenMemHandle (own memory: cuMemGetAddressRange, cuCtxEnablePeerAccess); cuIpcCloseMemHandle |
 //! | `create_stream` and its drop, `wrap_stream` | cuStreamCreate, cuStreamDestroy; cuStreamGetCtx |
 //! | `launch` | cuLaunchKernel |
