@@ -91,7 +91,7 @@ impl Liveness {
         }
         exit::prepare();
         let (tree, registration) =
-            watcher::register(|watch| Tree::new(rank, pace, on_loss, streams, &watch))?;
+            watcher::register(|watch| Tree::new(rank, pace, on_loss, streams, watch))?;
         Ok(Liveness { registration: Some(registration), tree })
     }
 
@@ -109,6 +109,8 @@ impl Liveness {
     pub fn report_failure(&self, text: &str) {
         let loss = Loss { rank: self.tree.rank, cause: LossCause::Failed(text.to_owned()) };
         let first = self.tree.lock().spread(loss, None);
+        // For what a full socket did not take.
+        self.tree.watch.wake();
         self.tree.notify(first);
     }
 
@@ -159,6 +161,7 @@ struct Tree {
     rank: u32,
     pace: Pace,
     on_loss: Notice,
+    watch: Watch,
     state: Mutex<State>,
 }
 
@@ -196,7 +199,7 @@ impl Tree {
         pace: Pace,
         on_loss: Notice,
         streams: Vec<(u32, bool, OwnedFd)>,
-        watch: &Watch,
+        watch: Watch,
     ) -> Result<Arc<Tree>> {
         let now = Instant::now();
         let mut links = Vec::new();
@@ -218,7 +221,7 @@ impl Tree {
             });
         }
         let state = State { links, loss: None, left: BTreeSet::new(), ticked: now };
-        Ok(Arc::new(Tree { rank, pace, on_loss, state: Mutex::new(state) }))
+        Ok(Arc::new(Tree { rank, pace, on_loss, watch, state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
