@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use crate::Loss;
 use crate::bootstrap::RendezvousError;
 
 /// The result of a call that involves other ranks.
@@ -59,6 +60,12 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// A file descriptor could not be fetched from the process that offers it.
+    #[error("cannot fetch a file descriptor: {why}")]
+    Fetch {
+        /// Why.
+        why: String,
+    },
     /// A device call failed.
     #[error(transparent)]
     Gpu(#[from] mscclrs_gpu::Error),
@@ -102,6 +109,9 @@ pub enum Error {
         /// What the last try met.
         last: String,
     },
+    /// A rank of the communicator is lost, which is of no use any more.
+    #[error("{0}")]
+    Lost(Loss),
     /// A rank number that the group does not have.
     #[error("{operation}: there is no rank {rank} among {world_size} ranks (0 to {})", world_size.saturating_sub(1))]
     NoSuchRank {

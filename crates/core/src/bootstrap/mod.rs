@@ -73,7 +73,8 @@ pub trait Bootstrap: Send + Sync {
         (0..self.world_size()).filter(|&rank| self.host_id(rank) == here).collect()
     }
     /// A stream socket of the caller's own to `peer`, which calls this too, with the same `label`.
-    /// The i-th call of one side with a label gets the other end of the i-th call of the other.
+    /// The i-th call of one side with a label gets the other end of the i-th call of the other. Labels
+    /// from 0xffff0000 up are the crate's own.
     fn stream(&self, peer: u32, label: u32) -> Result<OwnedFd> {
         let _ = label;
         Err(Error::Protocol {

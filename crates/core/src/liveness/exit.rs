@@ -1,0 +1,93 @@
+//! What happens to the sockets when the process exits or forks.
+//!
+//! A table of descriptors that both hooks can read without a lock: at exit a goodbye is written to
+//! each, and nothing else is touched. In the child of a fork each is replaced by /dev/null, so that
+//! the connection ends with the parent and not with its last child, and the numbers stay taken until
+//! the child drops their owners.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use super::frame::GOODBYE;
+
+/// More connections than this have no goodbye at exit; leaving says it anyway.
+const SLOTS: usize = 4096;
+const FREE: i32 = -1;
+
+static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// A socket's place in the table.
+pub(super) struct Slot(Option<(usize, i32)>);
+
+impl Slot {
+    pub(super) fn new(socket: &OwnedFd) -> Slot {
+        let fd = socket.as_raw_fd();
+        let take = |slot: &AtomicI32| {
+            slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        Slot(TABLE.iter().position(take).map(|at| (at, fd)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some((at, fd)) = self.0 {
+            // In the child of a fork the place may have a new owner.
+            let _ = TABLE[at].compare_exchange(fd, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Installs the hooks, once.
+pub(super) fn prepare() {
+    static HOOKS: Once = Once::new();
+    OWNER.store(std::process::id(), Ordering::Release);
+    HOOKS.call_once(|| {
+        // SAFETY: both hooks are functions that live as long as the program and only do what is
+        // allowed at exit and in the child of a fork.
+        unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
+    });
+}
+
+/// False in the child of a fork.
+pub(super) fn is_our_process() -> bool {
+    OWNER.load(Ordering::Acquire) == std::process::id()
+}
+
+extern "C" fn at_exit() {
+    if !is_our_process() {
+        return;
+    }
+    for slot in &TABLE {
+        let fd = slot.load(Ordering::Acquire);
+        if fd != FREE {
+            // SAFETY: `GOODBYE` is readable for its length; a descriptor that is closed meanwhile
+            // is an error that nobody looks at.
+            unsafe {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                libc::send(fd, GOODBYE.as_ptr().cast(), GOODBYE.len(), flags);
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    // SAFETY: only calls that are allowed between fork and exec; the path is a C string.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for slot in &TABLE {
+            let fd = slot.swap(FREE, Ordering::AcqRel);
+            if fd != FREE && null >= 0 {
+                libc::dup3(null, fd, libc::O_CLOEXEC);
+            }
+        }
+        if null >= 0 {
+            libc::close(null);
+        }
+    }
+}
