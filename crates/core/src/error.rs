@@ -51,7 +51,7 @@ pub enum Error {
         allowed: String,
     },
     /// An environment variable is missing beside others that need it.
-    #[error("{name} is not set, but {because} is; {allowed}")]
+    #[error("{name} is not set, but {because} needs it; {allowed}")]
     EnvironmentMissing {
         /// The variable.
         name: String,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::bootstrap::{Address, Secret};
+use crate::bootstrap::{Address, Config, Secret};
 use crate::env::{self, Source};
 use crate::{Error, Result};
 
@@ -108,6 +108,18 @@ impl LaunchEnvironment {
         LaunchEnvironment::read(&env::from_process)
     }
 
+    /// What this rank needs to take part; an error if the launcher did not say where ranks meet.
+    pub fn config(&self) -> Result<Config> {
+        match &self.rendezvous {
+            Some(address) => Ok(Config::new(self.rank, self.world_size, address.clone())),
+            None => Err(Error::EnvironmentMissing {
+                name: env::ADDRESS.name.into(),
+                because: format!("a rank started by {}", self.launcher),
+                allowed: format!("allowed is {}", env::ADDRESS.allowed),
+            }),
+        }
+    }
+
     fn read(source: Source<'_>) -> Result<Option<LaunchEnvironment>> {
         let present = |names: &&Names| {
             let rank = source(names.rank).is_some();
@@ -161,7 +173,7 @@ impl LaunchEnvironment {
             })?;
             return Ok(Some(address));
         }
-        if let Some(address) = master_address(source, self.launcher)? {
+        if let Some(address) = master_address(source)? {
             return Ok(Some(address));
         }
         let Some(port) = job_port(source) else { return Ok(None) };
@@ -191,7 +203,7 @@ impl fmt::Display for Launcher {
 }
 
 /// MASTER_ADDR and the port after MASTER_PORT, which is PyTorch's own.
-fn master_address(source: Source<'_>, launcher: Launcher) -> Result<Option<Address>> {
+fn master_address(source: Source<'_>) -> Result<Option<Address>> {
     let port = number(source, "MASTER_PORT", 1..=65534, "a port from 1 to 65534")?;
     match (source("MASTER_ADDR"), port) {
         (Some(host), Some(port)) => {
@@ -202,7 +214,6 @@ fn master_address(source: Source<'_>, launcher: Launcher) -> Result<Option<Addre
                 allowed: error.to_string(),
             })
         }
-        (None, None) if launcher == Launcher::Torch => Ok(None),
         (None, None) => Ok(None),
         (Some(_), None) => {
             Err(missing("MASTER_PORT", "MASTER_ADDR", "together they say where ranks meet"))
@@ -336,7 +347,8 @@ mod tests {
         assert!(address.is_loopback() && address.port >= 15_000 && address.port < 30_000);
         // On several hosts nobody says where.
         let far = [&[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")], &mpi[..]].concat();
-        assert_eq!(read(&far).unwrap().unwrap().rendezvous, None);
+        let error = read(&far).unwrap().unwrap().config().unwrap_err().to_string();
+        assert!(error.contains("MSCCLRS_ADDRESS is not set") && error.contains("Open MPI"));
 
         let mpich = read(&[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1")]);
         assert_eq!(mpich.unwrap().unwrap().local_rank, Some(1));
@@ -369,17 +381,18 @@ mod tests {
     fn errors_name_the_variable_its_value_and_what_is_allowed() {
         let whole = [("RANK", "0"), ("WORLD_SIZE", "2")];
         let with = |more: &[(&'static str, &'static str)]| [more, &whole[..]].concat();
-        let table: Vec<(Vec<(&str, &str)>, &[&str])> = vec![
-            (vec![("RANK", "0")], &["WORLD_SIZE is not set, but RANK is"]),
-            (vec![("WORLD_SIZE", "2")], &["RANK is not set, but WORLD_SIZE is"]),
+        type Case<'a> = (Vec<(&'a str, &'a str)>, &'a [&'a str]);
+        let table: Vec<Case<'_>> = vec![
+            (vec![("RANK", "0")], &["WORLD_SIZE is not set, but RANK needs it"]),
+            (vec![("WORLD_SIZE", "2")], &["RANK is not set, but WORLD_SIZE needs it"]),
             (with(&[("RANK", "2")]), &["RANK=2", "below WORLD_SIZE=2"]),
             (with(&[("RANK", "-1")]), &["RANK=-1", "whole number"]),
             (with(&[("WORLD_SIZE", "0")]), &["WORLD_SIZE=0", "at least 1"]),
             (with(&[("WORLD_SIZE", "many")]), &["WORLD_SIZE=many"]),
             (with(&[("LOCAL_RANK", "2")]), &["LOCAL_RANK=2", "local ranks, 2"]),
             (with(&[("LOCAL_WORLD_SIZE", "3")]), &["LOCAL_WORLD_SIZE=3", "from 1 to"]),
-            (with(&[("MASTER_ADDR", "h")]), &["MASTER_PORT is not set, but MASTER_ADDR is"]),
-            (with(&[("MASTER_PORT", "5")]), &["MASTER_ADDR is not set, but MASTER_PORT is"]),
+            (with(&[("MASTER_ADDR", "h")]), &["MASTER_PORT is not set, but MASTER_ADDR needs it"]),
+            (with(&[("MASTER_PORT", "5")]), &["MASTER_ADDR is not set, but MASTER_PORT needs it"]),
             (
                 with(&[("MASTER_ADDR", "h"), ("MASTER_PORT", "65535")]),
                 &["MASTER_PORT=65535", "65534"],
