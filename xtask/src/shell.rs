@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 
 /// The workspace's folder.
 pub(crate) fn root() -> PathBuf {
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "xtask".into());
+    // cargo sets it when it runs this program; a program that is run by itself has its own.
+    let own =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 

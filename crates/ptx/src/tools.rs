@@ -72,7 +72,8 @@ impl Tools {
     pub fn install(cache: &Path, progress: &dyn Fn(&str)) -> Result<Tools> {
         let mut missing = Vec::new();
         if let Err(why) = find_compiler() {
-            if is_root() && has_program("apt-get") {
+            let chosen = std::env::var_os(COMPILER_VARIABLE).is_some_and(|path| !path.is_empty());
+            if !chosen && is_root() && has_program("apt-get") {
                 progress(&format!("installing {}", DEBIAN_PACKAGES.join(" ")));
                 apt_get(&DEBIAN_PACKAGES)?;
             } else {
