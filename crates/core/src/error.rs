@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::Loss;
 use crate::bootstrap::RendezvousError;
+use crate::{EarlyWait, LostRank};
 
 /// The result of a call that involves other ranks.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -156,6 +157,96 @@ pub enum Error {
     SecretRefused {
         /// Who refused.
         address: String,
+    },
+
+    // Of the communicator.
+    /// Another thread is using the communicator.
+    #[error(
+        "the communicator of rank {rank} is in use by another thread; one thread at a time may use it"
+    )]
+    Busy {
+        /// This rank.
+        rank: u32,
+    },
+    /// The ranks of a collective call gave different arguments.
+    #[error("{call}: ranks have to agree on {what}, but {values}")]
+    Disagreement {
+        /// The call.
+        call: &'static str,
+        /// What differs.
+        what: &'static str,
+        /// Which ranks gave what.
+        values: String,
+    },
+    /// An argument is outside what is allowed.
+    #[error("{what}: {value} is not allowed; {allowed}")]
+    Invalid {
+        /// What it is.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A message of another rank, or serialized bytes, are not what they have to be.
+    #[error("{what}: {field}: {why}")]
+    Malformed {
+        /// The message.
+        what: &'static str,
+        /// The field.
+        field: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// This rank cannot map a peer's memory.
+    #[error("rank {rank} cannot reach the memory of rank {peer}: {why}")]
+    Unreachable {
+        /// This rank.
+        rank: u32,
+        /// The other.
+        peer: u32,
+        /// Why, and what to do.
+        why: String,
+    },
+    /// Earlier work cannot be ordered before this call.
+    #[error("{what}")]
+    Order {
+        /// Why, and what to do.
+        what: String,
+    },
+    /// A rank failed in a collective call; every rank gets this error.
+    #[error("{call}: rank {rank} failed: {why}")]
+    Peer {
+        /// The call.
+        call: &'static str,
+        /// The rank that failed; the lowest, if several did.
+        rank: u32,
+        /// Its error.
+        why: String,
+    },
+    /// A rank is gone, or it said that it failed; the communicator is of no use any more.
+    #[error("{0}")]
+    RankLost(Box<LostRank>),
+    /// A kernel did not end although its waits were told to.
+    #[error(
+        "a stream of rank {rank} is still busy {} s after its kernels were told to end: {why}",
+        waited.as_secs()
+    )]
+    Stuck {
+        /// This rank.
+        rank: u32,
+        /// How long it was waited for.
+        waited: Duration,
+        /// Why the kernels had to end.
+        why: String,
+    },
+    /// A wait of a kernel ended early; the communicator is of no use any more.
+    #[error("rank {rank}: {wait}")]
+    Wait {
+        /// The rank whose kernel waited.
+        rank: u32,
+        /// The wait.
+        wait: Box<EarlyWait>,
     },
 }
 

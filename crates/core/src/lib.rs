@@ -2,19 +2,34 @@
 //! connections, semaphores and channels.
 
 pub mod bootstrap;
+mod channel;
 mod communicator;
+mod connection;
+mod control;
+mod endpoint;
 pub mod env;
 mod error;
 mod fd_service;
+mod future;
 pub mod launch;
 mod liveness;
+mod loss;
 mod memory;
+mod semaphore;
 mod watcher;
+mod wire;
 
 pub use bootstrap::{Bootstrap, LocalBootstrap, RendezvousError, TcpBootstrap, UniqueId};
-pub use communicator::Communicator;
+pub use channel::MemoryChannel;
+pub use communicator::{Communicator, Turn};
+pub use connection::Connection;
+pub use control::register_launch_tag;
+pub use endpoint::{Endpoint, EndpointConfig, Transport};
 pub use error::{Error, Result};
 pub use fd_service::{FdOffer, FdService, FdTicket};
+pub use future::Future;
 pub use launch::LaunchEnvironment;
 pub use liveness::{Liveness, Loss, LossCause};
-pub use memory::{Region, Registration, SymmetricBuffer};
+pub use loss::{EarlyWait, LostRank, WaitCause};
+pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer};
+pub use semaphore::Semaphore;

@@ -1,0 +1,292 @@
+//! A group of ranks.
+//!
+//! Invariant: what a kernel of this communicator may touch outlives the kernel. A communicator ends
+//! by waiting for its last stream (for a bounded time, then with the abort word set), says goodbye
+//! to its peers, and only then frees; what a kernel that does not end may use is never freed.
+//! Nothing that may wait for the device is called while a kernel of ours can be waiting for a peer:
+//! each set-up call first waits for what was enqueued before, and collective ones do so on all
+//! ranks before the first of them goes on.
+
+mod collective;
+mod health;
+mod setup;
+mod turn;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mscclrs_device::Guard;
+use mscclrs_gpu::{Device, Stream};
+
+pub(crate) use health::Health;
+pub(crate) use setup::Peer;
+pub use turn::Turn;
+
+use crate::control::ControlBlock;
+use crate::env;
+use crate::future::Receives;
+use crate::memory::{Imports, Retired};
+use crate::semaphore::TokenPool;
+use crate::{Bootstrap, EarlyWait, Error, FdService, Liveness, Loss, LossCause, Result};
+
+/// How long kernels may take to end after they were told to.
+const ABORT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a communicator that is dropped waits for its kernels before it tells them to end.
+const DROP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two looks at the peers while a stream is waited for.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// A group of ranks, each with a device. Clones are the same communicator.
+///
+/// One thread at a time uses it; another's calls end with [`Error::Busy`]. A process may have
+/// several communicators, be several ranks, and give several ranks one device.
+#[derive(Clone)]
+pub struct Communicator {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What a communicator's clones, futures and connections share.
+pub(crate) struct Shared {
+    pub(crate) rank: u32,
+    pub(crate) bootstrap: Arc<dyn Bootstrap>,
+    pub(crate) device: Device,
+    /// By rank.
+    pub(crate) peers: Vec<Peer>,
+    /// Tells this group's serialized things from another's.
+    pub(crate) group: u64,
+    pub(crate) health: Arc<Health>,
+    pub(crate) retired: Arc<Retired>,
+    pub(crate) imports: Imports,
+    pub(crate) descriptors: Arc<FdService>,
+    pub(crate) receives: Receives,
+    pub(crate) tokens: Arc<TokenPool>,
+    /// For copies of set-up; nothing else runs on it.
+    pub(crate) setup_stream: Stream,
+    registrations: AtomicU64,
+    turns: turn::Turns,
+    liveness: Liveness,
+}
+
+impl Communicator {
+    /// Makes a communicator. Collective: every rank calls it, with devices of one kind.
+    ///
+    /// Blocks until all ranks came, at most as long as the bootstrap waits. Errors that one rank
+    /// alone finds are given to all.
+    pub fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Communicator> {
+        Ok(Communicator { shared: Arc::new(Shared::new(bootstrap, device)?) })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    /// Number of ranks.
+    pub fn world_size(&self) -> u32 {
+        self.shared.peers.len() as u32
+    }
+
+    /// This rank's device.
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// How the ranks exchange messages.
+    pub fn bootstrap(&self) -> &dyn Bootstrap {
+        &*self.shared.bootstrap
+    }
+
+    /// Whether a rank has the same device as another rank of the group.
+    pub fn shares_device(&self) -> bool {
+        let place = |peer: &Peer| (peer.host, peer.uuid);
+        let mine = place(&self.shared.peers[self.shared.rank as usize]);
+        self.shared.peers.iter().filter(|peer| place(peer) == mine).count() > 1
+    }
+
+    /// How long a device wait may take; by default MSCCLRS_TIMEOUT seconds, without it no limit.
+    /// Kernels launched from now on have it.
+    pub fn set_timeout(&self, limit: Option<Duration>) {
+        self.shared.health.control.set_timeout(limit);
+    }
+
+    /// What kernels of this communicator end their waits by; `launch` goes to the record of a wait
+    /// that ended early, see [`register_launch_tag`](crate::register_launch_tag).
+    pub fn guard(&self, launch: u64) -> Guard {
+        self.shared.health.control.guard(launch)
+    }
+
+    /// An error if a rank was lost or a wait ended early; the communicator is of no use then. Does
+    /// not block. The first to find that a wait of this rank ended early tells the other ranks.
+    pub fn check(&self) -> Result<()> {
+        self.shared.check()
+    }
+
+    /// The first wait of this rank's kernels that ended early.
+    pub fn early_wait(&self) -> Option<EarlyWait> {
+        self.shared.health.control.record()
+    }
+
+    /// Ends all waits of all ranks' kernels; the communicator is of no use then. Does not block.
+    pub fn abort(&self, why: &str) {
+        self.shared.give_up(why);
+    }
+
+    /// Blocks until the stream is done, or a rank is lost, or a wait ended early: then for the
+    /// kernels to end, which is bounded. Any thread may call it.
+    pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.shared.wait_idle(stream)?;
+        if !self.shared.retired.is_empty()
+            && let Ok(turn) = self.enter()
+        {
+            turn.reclaim();
+        }
+        Ok(())
+    }
+
+    /// Frees what was dropped: waits until everything that was enqueued before has ended. Set-up
+    /// calls do so too, and so does [`synchronize`](Self::synchronize) without waiting for more.
+    pub fn reclaim(&self) -> Result<()> {
+        self.enter()?.quiesce()
+    }
+}
+
+/// MSCCLRS_TIMEOUT, where 0 is no limit.
+fn time_limit() -> Result<Option<Duration>> {
+    match env::TIMEOUT.text() {
+        Some(text) if text.trim() == "0" => Ok(None),
+        _ => env::TIMEOUT.seconds(),
+    }
+}
+
+impl Shared {
+    fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Self> {
+        const CALL: &str = "Communicator::new";
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let rank = bootstrap.rank();
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let (peers, group) = Peer::exchange(&*bootstrap, &device, count)?;
+        let made = ControlBlock::new(&device).and_then(|control| {
+            control.set_timeout(time_limit()?);
+            Ok((control, device.create_stream()?))
+        });
+        let (control, setup_stream) = setup::agree_on(&*bootstrap, CALL, made)?;
+        let health = Arc::new(Health::new(rank, control));
+        let descriptors = FdService::current();
+        let descriptors = setup::agree_on(&*bootstrap, CALL, descriptors)?;
+        let liveness = Liveness::start(&*bootstrap, {
+            let health = health.clone();
+            move |loss: &Loss| health.fail(loss.clone())
+        });
+        let liveness = setup::agree_on(&*bootstrap, CALL, liveness)?;
+        let retired = Arc::new(Retired::default());
+        Ok(Shared {
+            rank,
+            imports: Imports::new(&device, &retired),
+            tokens: TokenPool::new(&retired),
+            receives: Receives::new(&bootstrap),
+            bootstrap,
+            device,
+            peers,
+            group,
+            health,
+            retired,
+            descriptors,
+            setup_stream,
+            registrations: AtomicU64::new(0),
+            turns: turn::Turns::new(),
+            liveness,
+        })
+    }
+
+    /// Ends this rank's waits and tells the others that this rank failed.
+    fn give_up(&self, why: &str) {
+        let cause = LossCause::Failed(why.to_owned());
+        self.health.fail(Loss { rank: self.rank, cause });
+        if self.health.tell_once() {
+            self.liveness.report_failure(why);
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.health.is_poisoned() {
+            return Ok(());
+        }
+        let checked = self.health.check();
+        if let Err(Error::Wait { wait, .. }) = &checked {
+            self.give_up(&wait.to_string());
+        }
+        checked
+    }
+
+    /// Waits until the stream is idle. Lost ranks and early waits end the kernels, and then the
+    /// wait, with an error.
+    pub(crate) fn wait_idle(&self, stream: &Stream) -> Result<()> {
+        let mut told: Option<Instant> = None;
+        loop {
+            match stream.synchronize_within(SLICE) {
+                Ok(true) => return self.check(),
+                Ok(false) => {}
+                Err(error) => {
+                    self.give_up(&error.to_string());
+                    return Err(error.into());
+                }
+            }
+            if let Err(error) = self.check() {
+                let since = told.get_or_insert_with(Instant::now);
+                if since.elapsed() > ABORT_LIMIT {
+                    return Err(Error::Stuck {
+                        rank: self.rank,
+                        waited: since.elapsed(),
+                        why: error.to_string(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether the last kernels ended; tells them to when they do not by themselves.
+    fn end_kernels(&self) -> bool {
+        let Ok(turn) = self.enter() else { return false };
+        let Some(stream) = turn.last_stream() else { return true };
+        // A capture that is still open runs nothing.
+        if stream.is_capturing().unwrap_or(false) {
+            return true;
+        }
+        let patience = match self.health.is_poisoned() || std::thread::panicking() {
+            true => Duration::ZERO,
+            false => DROP_LIMIT,
+        };
+        if stream.synchronize_within(patience).unwrap_or(true) {
+            return true;
+        }
+        self.give_up("it was dropped while its kernels were waiting");
+        // A device that reports an error runs nothing any more.
+        stream.synchronize_within(ABORT_LIMIT).unwrap_or(true)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let ended = self.end_kernels();
+        self.liveness.leave();
+        if ended {
+            self.retired.close();
+        } else {
+            self.retired.leak();
+            std::mem::forget(self.health.control.clone());
+        }
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank())
+            .field("world_size", &self.world_size())
+            .field("device", self.device())
+            .finish()
+    }
+}

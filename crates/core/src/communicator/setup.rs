@@ -1,0 +1,226 @@
+//! Steps that all ranks take together.
+//!
+//! Invariant: in a step every rank sends what it has or why it failed, and decides only from what
+//! all sent; so all ranks go on or all return the same error. Such a step is also a barrier.
+
+use mscclrs_gpu::{BackendKind, Device};
+
+use super::Shared;
+use crate::wire::{Reader, Writer};
+use crate::{Bootstrap, Error, Result};
+
+/// Raised when the messages of this crate change.
+const VERSION: u32 = 1;
+
+/// Most bytes of a step's message, and of an error in it.
+const MAX_STEP: u64 = 16 << 20;
+const MAX_ERROR: usize = 4096;
+
+/// A rank of the group.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) rank: u32,
+    pub(crate) host: u64,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) backend: u8,
+}
+
+/// Sends this rank's part of a step, or why it has none; gives all parts, by rank.
+pub(crate) fn agree(
+    bootstrap: &dyn Bootstrap,
+    call: &'static str,
+    mine: Result<Vec<u8>>,
+) -> Result<Vec<Vec<u8>>> {
+    let message = match &mine {
+        Ok(part) => Writer::new().u8(0).bytes(part).finish(),
+        Err(error) => {
+            let mut text = error.to_string();
+            text.truncate(text.floor_char_boundary(MAX_ERROR));
+            Writer::new().u8(1).bytes(text.as_bytes()).finish()
+        }
+    };
+    let messages = bootstrap.all_gather(&message)?;
+    let mut parts = Vec::with_capacity(messages.len());
+    for (rank, message) in messages.iter().enumerate() {
+        let mut reader = Reader::new(call, message);
+        match reader.u8("status")? {
+            0 => parts.push(reader.bytes("part", MAX_STEP)?.to_vec()),
+            1 => {
+                let why = reader.text("error", MAX_ERROR as u64)?;
+                return Err(Error::Peer { call, rank: rank as u32, why });
+            }
+            other => return Err(reader.fail("status", format!("{other} is neither 0 nor 1"))),
+        }
+        reader.end()?;
+    }
+    Ok(parts)
+}
+
+/// A step that gives no more than whether every rank made its part; the error is the same on all.
+pub(super) fn agree_on<T>(
+    bootstrap: &dyn Bootstrap,
+    call: &'static str,
+    mine: Result<T>,
+) -> Result<T> {
+    let (mine, part) = match mine {
+        Ok(made) => (Some(made), Ok(Vec::new())),
+        Err(error) => (None, Err(error)),
+    };
+    agree(bootstrap, call, part)?;
+    // With an error of its own a rank has got one from the step.
+    mine.ok_or_else(|| Error::Malformed {
+        what: call,
+        field: "status",
+        why: "this rank's error was lost".into(),
+    })
+}
+
+/// An error, the same on every rank, if the values differ.
+pub(crate) fn require_equal<T: PartialEq>(
+    call: &'static str,
+    what: &'static str,
+    values: &[T],
+    show: impl Fn(&T) -> String,
+) -> Result<()> {
+    let Some(first) = values.first() else { return Ok(()) };
+    if values.iter().all(|value| value == first) {
+        return Ok(());
+    }
+    // Ranks with the same value together, in the order of the lowest.
+    let mut groups: Vec<(&T, Vec<String>)> = Vec::new();
+    for (rank, value) in values.iter().enumerate() {
+        match groups.iter_mut().find(|(of, _)| *of == value) {
+            Some((_, ranks)) => ranks.push(rank.to_string()),
+            None => groups.push((value, vec![rank.to_string()])),
+        }
+    }
+    let groups: Vec<String> = groups
+        .iter()
+        .map(|(value, ranks)| match ranks.len() {
+            1 => format!("rank {} gave {}", ranks[0], show(value)),
+            _ => format!("ranks {} gave {}", ranks.join(", "), show(value)),
+        })
+        .collect();
+    Err(Error::Disagreement { call, what, values: groups.join(", ") })
+}
+
+impl Peer {
+    /// Tells the others who this rank is and gives who they are.
+    ///
+    /// `count` numbers this process's communicators. The second result names the group.
+    pub(super) fn exchange(
+        bootstrap: &dyn Bootstrap,
+        device: &Device,
+        count: u64,
+    ) -> Result<(Vec<Peer>, u64)> {
+        const CALL: &str = "Communicator::new";
+        let mine = Writer::new()
+            .u32(VERSION)
+            .u8(backend_code(device.kind()))
+            .array(&device.uuid())
+            .u64(count)
+            .finish();
+        let parts = agree(bootstrap, CALL, Ok(mine))?;
+        let versions = parts.iter().map(|part| Reader::new(CALL, part).u32("version"));
+        let versions = versions.collect::<Result<Vec<u32>>>()?;
+        require_equal(CALL, "the version of mscclrs's messages", &versions, u32::to_string)?;
+        let mut peers = Vec::with_capacity(parts.len());
+        let mut counts = Vec::with_capacity(parts.len());
+        for (rank, part) in parts.iter().enumerate() {
+            let rank = rank as u32;
+            let mut reader = Reader::new(CALL, part);
+            reader.u32("version")?;
+            peers.push(Peer {
+                rank,
+                backend: reader.u8("backend")?,
+                uuid: reader.array("uuid")?,
+                host: bootstrap.host_id(rank),
+            });
+            counts.push(reader.u64("count")?);
+            reader.end()?;
+        }
+        let backends: Vec<u8> = peers.iter().map(|peer| peer.backend).collect();
+        require_equal(CALL, "the kind of device", &backends, |&code| backend_name(code))?;
+        let group = bootstrap.process_id(0).rotate_left(32) ^ counts[0];
+        Ok((peers, group))
+    }
+}
+
+fn backend_code(kind: BackendKind) -> u8 {
+    match kind {
+        BackendKind::Cpu => 1,
+        BackendKind::Cuda => 2,
+    }
+}
+
+fn backend_name(code: u8) -> String {
+    match code {
+        1 => BackendKind::Cpu.name().into(),
+        2 => BackendKind::Cuda.name().into(),
+        other => format!("a device of unknown kind {other}"),
+    }
+}
+
+impl Shared {
+    /// A step of a collective call.
+    pub(crate) fn agree(&self, call: &'static str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        self.health.check()?;
+        agree(&*self.bootstrap, call, mine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::LocalBootstrap;
+
+    fn on_ranks<T: Send>(n: u32, body: impl Fn(&dyn Bootstrap) -> T + Sync) -> Vec<T> {
+        let ranks = LocalBootstrap::create(n, Duration::from_secs(5));
+        std::thread::scope(|scope| {
+            let body = &body;
+            let threads: Vec<_> =
+                ranks.into_iter().map(|rank| scope.spawn(move || body(&rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn what_one_rank_cannot_do_is_the_same_error_on_all() {
+        let errors = on_ranks(4, |bootstrap| {
+            let mine = match bootstrap.rank() {
+                1 | 2 => {
+                    let what = format!("rank {}'s trouble", bootstrap.rank());
+                    Err(Error::Order { what: what.repeat(1000) })
+                }
+                rank => Ok(rank),
+            };
+            agree_on(bootstrap, "a call", mine).unwrap_err().to_string()
+        });
+        assert!(errors.iter().all(|error| *error == errors[0]));
+        assert!(errors[0].starts_with("a call: rank 1 failed: rank 1's trouble"), "{}", errors[0]);
+        assert!(errors[0].len() < MAX_ERROR + 100);
+    }
+
+    #[test]
+    fn parts_of_a_step_come_by_rank() {
+        let parts = on_ranks(3, |bootstrap| {
+            agree(bootstrap, "a call", Ok(vec![bootstrap.rank() as u8])).unwrap()
+        });
+        assert!(parts.iter().all(|parts| *parts == [[0], [1], [2]]));
+    }
+
+    #[test]
+    fn different_values_are_named_with_their_ranks() {
+        let show = |&code: &u8| backend_name(code);
+        require_equal("a call", "the kind of device", &[1, 1, 1], show).unwrap();
+        require_equal("a call", "the kind of device", &[], show).unwrap();
+        let error = require_equal("a call", "the kind of device", &[1, 2, 1, 9], show).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a call: ranks have to agree on the kind of device, but ranks 0, 2 gave cpu, rank 1 gave \
+             cuda, rank 3 gave a device of unknown kind 9"
+        );
+    }
+}
