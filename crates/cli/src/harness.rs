@@ -119,6 +119,13 @@ pub(crate) struct Timing {
     pub(crate) spread_us: f64,
 }
 
+impl Timing {
+    /// Of one of `parts` equal parts of the operation.
+    pub(crate) fn divided(self, parts: f64) -> Timing {
+        Timing { time_us: self.time_us / parts, spread_us: self.spread_us / parts }
+    }
+}
+
 /// How long a device may idle before it is warmed up again.
 const IDLE: Duration = Duration::from_secs(1);
 

@@ -2,11 +2,14 @@
 
 mod bench;
 mod harness;
+mod limits;
+mod nccl;
 mod options;
 mod ranks;
 mod rival;
 mod stats;
 mod usage;
+mod yardstick;
 
 use std::process::ExitCode;
 
@@ -14,6 +17,8 @@ use clap::Parser;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
+    // SAFETY: no other thread has been started.
+    unsafe { nccl::prepare_environment() };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {

@@ -32,6 +32,17 @@ pub(crate) enum Bench {
     Signal(HopOptions),
     /// A packet, data and flag in one, from one rank to another: the time of a hop.
     Packet(HopOptions),
+    /// What this machine allows two ranks: hops, bandwidth, bare allreduces without any safety.
+    Limits(LimitsOptions),
+}
+
+/// Options of `bench limits`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LimitsOptions {
+    #[command(flatten)]
+    pub(crate) ranks: RankOptions,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
 }
 
 /// Options of `bench allreduce` and `bench allgather`; one-letter names as in nccl-tests.

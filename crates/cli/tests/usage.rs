@@ -13,8 +13,9 @@ fn mscclrs(arguments: &str) -> Command {
 const WRONG: &[(&str, &[&str])] = &[
     ("", &["needs a command", "bench"]),
     ("dance", &["no command 'dance'", "allowed are bench"]),
-    ("bench", &["needs a command", "allreduce, allgather, signal, packet"]),
-    ("bench reduce", &["no command 'reduce'", "allreduce, allgather, signal, packet"]),
+    ("bench", &["needs a command", "allreduce, allgather, signal, packet, limits"]),
+    ("bench limits --ranks 3", &["--ranks: 3", "allowed is 2"]),
+    ("bench reduce", &["no command 'reduce'", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --fast", &["'--fast'", "-b, -e, -f"]),
     ("bench allreduce 8", &["'8'", "-b, -e, -f"]),
     ("bench allreduce -b", &["-b needs a value"]),

@@ -1,20 +1,27 @@
 //! Which other implementations are measured beside ours.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::options::CollectiveOptions;
+use crate::nccl;
+use crate::options::{CollectiveOptions, Compare};
 use crate::ranks::Rank;
 use crate::rival::{Collective, Rival};
 
 /// The implementations that were asked for, ready for all sizes up to `bytes`. Collective.
 pub(crate) fn rivals(
-    _rank: &Rank,
-    _collective: Collective,
+    rank: &Rank,
+    collective: Collective,
     options: &CollectiveOptions,
-    _bytes: u64,
+    bytes: u64,
 ) -> Result<Vec<Box<dyn Rival>>> {
+    let ranks = u64::from(rank.communicator.world_size());
+    let input = match collective {
+        // `bytes` is of the whole vector.
+        Collective::AllGather => bytes.div_ceil(ranks),
+        Collective::AllReduce => bytes,
+    };
     match options.compare {
         None => Ok(Vec::new()),
-        Some(_) => bail!("--compare nccl is not built in yet"),
+        Some(Compare::Nccl) => nccl::rivals(&rank.communicator, input, bytes),
     }
 }

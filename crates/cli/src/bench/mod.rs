@@ -8,7 +8,7 @@ mod header;
 mod hop;
 mod memory;
 mod plot;
-mod report;
+pub(crate) mod report;
 mod row;
 pub(crate) mod sizes;
 mod table;
@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::limits;
 use crate::options::{Bench, CollectiveOptions, HopOptions};
 use crate::ranks::Plan;
 use crate::rival::Collective;
@@ -27,6 +28,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::Allgather(options) => collective(Collective::AllGather, options),
         Bench::Allreduce(options) => collective(Collective::AllReduce, options),
+        Bench::Limits(options) => limits::start(options),
         Bench::Packet(options) => hop(hop::What::Packet, options),
         Bench::Signal(options) => hop(hop::What::Signal, options),
     }
