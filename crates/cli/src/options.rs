@@ -89,6 +89,10 @@ pub(crate) struct CollectiveOptions {
     /// Measure another implementation too, alternating with ours.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) compare: Option<Compare>,
+    /// Measure the best bare allreduce of each size too, and say by how much ours is above it; for
+    /// allreduce of bfloat16 sums between 2 GPUs.
+    #[arg(long)]
+    pub(crate) bare: bool,
     /// Draw time and bus bandwidth over size.
     #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,

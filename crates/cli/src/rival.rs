@@ -28,6 +28,8 @@ pub(crate) struct Call {
 pub(crate) trait Rival {
     /// For the table and the rows, e.g. "nccl symmetric".
     fn name(&self) -> &str;
+    /// What exactly it is and where it came from, for the lines above the table.
+    fn origin(&self) -> String;
     /// Enqueues the call on its own memory; does not block; may be captured.
     fn enqueue(&self, call: &Call, stream: &Stream) -> Result<()>;
 }

@@ -24,6 +24,7 @@ use crate::ranks::{Plan, Rank, Verdict};
 use crate::rival::{Call, Collective, Rival};
 use crate::stats::bandwidth;
 use crate::usage::usage;
+use crate::yardstick::{Yardstick, unavailable};
 
 /// What a run on the CPU device may take for all its rows, where the user says nothing else.
 const CPU_BUDGET: Duration = Duration::from_secs(10);
@@ -139,6 +140,7 @@ pub(crate) fn run(
     let collectives = Collectives::new(communicator)?;
     let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
+    let yardstick = yardstick(rank, collective, options, largest)?;
     let schedule = options.schedule(device.kind(), 2 * count);
     let harness = Harness::new(communicator, &rank.stream, schedule)?;
     let checker = Checker { rank, memory: &memory, fault: options.inject_fault };
@@ -148,11 +150,23 @@ pub(crate) fn run(
         false => None,
     };
     if let Some(report) = &mut report {
-        let lines = header::lines(rank, collective.name(), &names);
+        let mut lines = header::lines(rank, collective.name(), &names);
+        for rival in &rivals {
+            lines.push_str(&format!("\n#  {}: {}", rival.name(), rival.origin()));
+        }
         report.print(&format!("{lines}\n#\n{}", table::head()))?;
     }
-    let mut run =
-        Run { rank, collective, options, collectives, memory: &memory, rivals, harness, checker };
+    let mut run = Run {
+        rank,
+        collective,
+        options,
+        collectives,
+        memory: &memory,
+        rivals,
+        harness,
+        yardstick,
+        checker,
+    };
     let mut summary = Summary::default();
     let mut rows = Vec::new();
     for line in all() {
@@ -206,6 +220,35 @@ fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether the bare kernels do the same.
+fn is_bare(call: &Call) -> bool {
+    call.collective == Collective::AllReduce
+        && call.data_type == DataType::Bf16
+        && call.op == ReduceOp::Sum
+}
+
+/// The bare allreduces, where they were asked for. Collective.
+fn yardstick<'a>(
+    rank: &'a Rank,
+    collective: Collective,
+    options: &CollectiveOptions,
+    largest: u64,
+) -> Result<Option<Yardstick<'a>>> {
+    if !options.bare {
+        return Ok(None);
+    }
+    let why = match collective {
+        Collective::AllGather => Some("there is no bare allgather".to_owned()),
+        Collective::AllReduce => unavailable(&rank.communicator),
+    };
+    match why {
+        Some(why) => Err(usage!(
+            "--bare: {why}; allowed is an allreduce between 2 GPUs of compute capability 9.0 or higher"
+        )),
+        None => Ok(Some(Yardstick::new(&rank.communicator, largest.max(32), &rank.stream)?)),
+    }
+}
+
 struct Run<'a> {
     rank: &'a Rank,
     collective: Collective,
@@ -214,6 +257,7 @@ struct Run<'a> {
     memory: &'a Memory,
     rivals: Vec<Box<dyn Rival>>,
     harness: Harness<'a>,
+    yardstick: Option<Yardstick<'a>>,
     checker: Checker<'a>,
 }
 
@@ -251,6 +295,11 @@ impl Run<'_> {
         let mut rows = vec![self.row(&line, &call, timings[0])];
         rows[0].wrong = found.map(|found| found.wrong);
         rows[0].ratio = best.map(|best| best / timings[0].time_us);
+        if is_bare(&call)
+            && let Some(yardstick) = &mut self.yardstick
+        {
+            rows[0].bare_us = Some(yardstick.time_us(line.bytes, &mut self.harness)?);
+        }
         for (rival, timing) in self.rivals.iter().zip(&timings[1..]) {
             rows.push(Row {
                 implementation: rival.name().to_owned(),
@@ -304,6 +353,7 @@ impl Run<'_> {
                 Buffers::Symmetric => "symmetric".into(),
             },
             ratio: None,
+            bare_us: None,
         }
     }
 

@@ -34,6 +34,9 @@ pub(crate) struct Row {
     /// Time of the fastest other implementation over ours, where others were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// Time of the best bare allreduce of that size, out of place, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bare_us: Option<f64>,
 }
 
 impl Row {

@@ -53,7 +53,15 @@ pub(crate) fn line(out_of_place: &Row, in_place: &Row) -> String {
     if let (Some(out), Some(inside)) = (out_of_place.ratio, in_place.ratio) {
         let _ = write!(line, "  {out:.2}x / {inside:.2}x");
     }
+    if let (Some(out), Some(inside)) = (over_bare(out_of_place), over_bare(in_place)) {
+        let _ = write!(line, "  over bare {out:+.1}% / {inside:+.1}%");
+    }
     line
+}
+
+/// Percent by which a row's time is above the bare one's.
+fn over_bare(row: &Row) -> Option<f64> {
+    row.bare_us.map(|bare| 100.0 * (row.time_us / bare - 1.0))
 }
 
 /// Two digits after the point while they fit, as nccl-tests.
@@ -119,6 +127,7 @@ pub(crate) mod tests {
             graph: 0,
             buffers: "symmetric".into(),
             ratio: None,
+            bare_us: None,
         }
     }
 
@@ -158,6 +167,12 @@ pub(crate) mod tests {
         let mut summary = Summary::default();
         summary.add(&unchecked);
         assert!(summary.lines().contains("nothing was checked"));
+    }
+
+    #[test]
+    fn time_over_bare_is_in_percent() {
+        let bare = |in_place| Row { bare_us: Some(2.0), ..row(1024, in_place, 2.1) };
+        assert!(line(&bare(false), &bare(true)).ends_with("over bare +5.0% / +5.0%"));
     }
 
     #[test]

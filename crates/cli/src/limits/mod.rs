@@ -63,6 +63,8 @@ fn run(rank: &Rank, options: &LimitsOptions) -> Result<Verdict> {
             output.write(&line)?;
         }
     }
+    // Nobody leaves while another still measures.
+    rank.communicator.bootstrap().barrier()?;
     Ok(Verdict::Right)
 }
 

@@ -13,9 +13,14 @@ const PAGE: u64 = 4096;
 
 /// An allocation for one mode.
 pub(super) struct Memory {
-    buffer: Buffer,
-    /// For symmetric windows: what has to be undone.
-    window: Option<Registered>,
+    address: u64,
+    bytes: u64,
+    _held: Held,
+}
+
+enum Held {
+    Plain(#[expect(dead_code, reason = "held until it is dropped")] Buffer),
+    Symmetric(#[expect(dead_code, reason = "held until it is dropped")] Registered),
 }
 
 struct Registered {
@@ -41,7 +46,8 @@ impl Memory {
         match mode {
             Mode::Plain => {
                 let buffer = device.alloc(bytes, MemoryKind::Plain).map_err(Error::from);
-                Ok(Memory { buffer: communicator.agree(buffer)?, window: None })
+                let buffer = communicator.agree(buffer)?;
+                Ok(Memory { address: buffer.address(), bytes, _held: Held::Plain(buffer) })
             }
             Mode::Symmetric => {
                 // Nobody waits in a registration for a rank that has no memory.
@@ -54,33 +60,23 @@ impl Memory {
                 let address = registered.address;
                 registered.window =
                     Some(communicator.agree(communicator.register(address, bytes))?);
-                // SAFETY: the range is mapped until `registered` is dropped, which is kept beside.
-                let buffer = unsafe { device.adopt(address, bytes) }.map_err(Error::from);
-                Ok(Memory { buffer: communicator.agree(buffer)?, window: Some(registered) })
+                Ok(Memory { address, bytes, _held: Held::Symmetric(registered) })
             }
         }
     }
 
-    pub(super) fn buffer(&self) -> &Buffer {
-        &self.buffer
-    }
-
     pub(super) fn address(&self) -> u64 {
-        match &self.window {
-            Some(registered) => registered.address,
-            None => self.buffer.address(),
-        }
+        self.address
     }
 
     /// An error if it has no room for `count` elements.
     pub(super) fn holds(&self, what: &'static str, count: u64, element: u64) -> Result<(), Error> {
-        let bytes = self.buffer.bytes();
         match count.checked_mul(element) {
-            Some(needed) if needed <= bytes => Ok(()),
+            Some(needed) if needed <= self.bytes => Ok(()),
             _ => Err(Error::Invalid {
                 what,
                 value: format!("{count} elements of {element} bytes"),
-                allowed: format!("it was made with {bytes} bytes"),
+                allowed: format!("it was made with {} bytes", self.bytes),
             }),
         }
     }

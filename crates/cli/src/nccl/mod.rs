@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use mscclrs_core::Communicator;
-use mscclrs_gpu::{Buffer, Stream};
+use mscclrs_gpu::Stream;
 
-pub(crate) use communicator::NcclCommunicator;
-pub(crate) use error::Error;
-pub(crate) use library::{Library, prepare_environment};
+use communicator::NcclCommunicator;
+use error::Error;
+pub(crate) use library::prepare_environment;
 use memory::Memory;
 
 use crate::rival::{Call, Collective, Rival};
 
 /// What kind of memory NCCL works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+enum Mode {
     /// As a framework's plain allocation gives it.
     Plain,
     /// NCCL's own allocation, registered as a symmetric window.
@@ -36,10 +36,10 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// Both, in the order of tables.
-    pub(crate) const ALL: [Mode; 2] = [Mode::Plain, Mode::Symmetric];
+    const ALL: [Mode; 2] = [Mode::Plain, Mode::Symmetric];
 
     /// For tables and JSON.
-    pub(crate) const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Mode::Plain => "nccl plain",
             Mode::Symmetric => "nccl symmetric",
@@ -48,7 +48,7 @@ impl Mode {
 }
 
 /// NCCL in one mode, with an input and an output of its own.
-pub(crate) struct NcclRival {
+struct NcclRival {
     mode: Mode,
     // Before the communicator, which windows are deregistered from.
     input: Memory,
@@ -59,7 +59,7 @@ pub(crate) struct NcclRival {
 impl NcclRival {
     /// Allocates and registers `input_bytes` and `output_bytes`. Every rank calls it, with the same
     /// mode and sizes.
-    pub(crate) fn new(
+    fn new(
         communicator: &Arc<NcclCommunicator>,
         mode: Mode,
         input_bytes: u64,
@@ -71,16 +71,6 @@ impl NcclRival {
             output: Memory::new(communicator, mode, output_bytes)?,
             communicator: communicator.clone(),
         })
-    }
-
-    /// What calls that are not in place read.
-    pub(crate) fn input(&self) -> &Buffer {
-        self.input.buffer()
-    }
-
-    /// What calls write, and what calls in place read.
-    pub(crate) fn output(&self) -> &Buffer {
-        self.output.buffer()
     }
 }
 
@@ -102,6 +92,11 @@ pub(crate) fn rivals(
 impl Rival for NcclRival {
     fn name(&self) -> &str {
         self.mode.name()
+    }
+
+    fn origin(&self) -> String {
+        let library = self.communicator.library();
+        format!("NCCL {} from {}", library.version(), library.path())
     }
 
     fn enqueue(&self, call: &Call, stream: &Stream) -> Result<()> {

@@ -28,6 +28,14 @@ const CONTROL_BYTES: u64 = 4096;
 const SLOT_BYTES: u64 = 16 << 20;
 const LANE_BYTES: u64 = CONTROL_BYTES + SLOT_BYTES;
 
+// Control words lie apart.
+const _: () = assert!(
+    EPOCHS + 4 * MAX_BLOCKS as u64 <= SIGNALS
+        && SIGNALS + 8 * MAX_BLOCKS as u64 <= HOP_WORD
+        && PACKET_COUNT + 8 <= FAILED
+        && FAILED + 4 <= CONTROL_BYTES
+);
+
 /// Round trips of one ping-pong launch: what the launch costs is a thousandth of a hop then.
 pub(crate) const HOP_ROUNDS: u32 = 200;
 
@@ -498,13 +506,6 @@ mod tests {
             let sum = value_at(0, i) + value_at(1, i);
             assert_eq!(half::bf16::from_le_bytes(bf16(sum)).to_f32(), sum as f32);
         }
-    }
-
-    #[test]
-    fn control_words_lie_apart() {
-        assert!(EPOCHS + 4 * u64::from(MAX_BLOCKS) <= SIGNALS);
-        assert!(SIGNALS + 8 * u64::from(MAX_BLOCKS) <= HOP_WORD);
-        assert!(PACKET_COUNT + 8 <= FAILED && FAILED + 4 <= CONTROL_BYTES);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use mscclrs_core::Communicator;
 use mscclrs_gpu::Stream;
 
 pub(crate) use bare::{Bare, Copy, HOP_ROUNDS, unavailable};
-pub(crate) use method::{Method, Shape};
+pub(crate) use method::Shape;
 
-use crate::harness::Harness;
+use crate::harness::{Harness, Timing};
 
 /// The best bare allreduce for a size, as the measure of ours.
 pub(crate) struct Yardstick<'a> {
@@ -20,16 +20,9 @@ pub(crate) struct Yardstick<'a> {
 }
 
 impl<'a> Yardstick<'a> {
-    /// For vectors of up to `bytes` bytes; none where [`unavailable`]. Every rank calls it.
-    pub(crate) fn new(
-        communicator: &Communicator,
-        bytes: u64,
-        stream: &'a Stream,
-    ) -> Result<Option<Self>> {
-        if unavailable(communicator).is_some() {
-            return Ok(None);
-        }
-        Ok(Some(Yardstick { bare: Bare::new(communicator, bytes, stream)?, stream }))
+    /// For vectors of up to `bytes` bytes, where nothing is [`unavailable`]. Every rank calls it.
+    pub(crate) fn new(communicator: &Communicator, bytes: u64, stream: &'a Stream) -> Result<Self> {
+        Ok(Yardstick { bare: Bare::new(communicator, bytes, stream)?, stream })
     }
 
     /// Microseconds of the best bare allreduce of `bytes` bytes, rounded up to a multiple of 32,
@@ -44,8 +37,6 @@ impl<'a> Yardstick<'a> {
 }
 
 /// The fastest of what was measured.
-pub(crate) fn best<'t>(
-    timings: &'t [(Shape, crate::harness::Timing)],
-) -> Option<&'t (Shape, crate::harness::Timing)> {
+pub(crate) fn best(timings: &[(Shape, Timing)]) -> Option<&(Shape, Timing)> {
     timings.iter().min_by(|a, b| a.1.time_us.total_cmp(&b.1.time_us))
 }
