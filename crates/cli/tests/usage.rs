@@ -14,7 +14,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("", &["needs a command", "bench"]),
     ("dance", &["no command 'dance'", "allowed are bench"]),
     ("bench", &["needs a command", "allreduce, allgather, signal, packet, limits"]),
-    ("bench allreduce --device cpu --threads --bare", &["--bare", "2 GPUs"]),
+    ("bench allreduce --device cpu --bare", &["--bare", "2 GPUs"]),
     ("bench limits --ranks 3", &["--ranks: 3", "allowed is 2"]),
     ("bench reduce", &["no command 'reduce'", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --fast", &["'--fast'", "-b, -e, -f"]),

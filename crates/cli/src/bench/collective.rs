@@ -43,6 +43,12 @@ impl CollectiveOptions {
                  machine with GPUs"
             ));
         }
+        if self.bare && kind == BackendKind::Cpu {
+            return Err(usage!(
+                "--bare: there are no bare kernels for the CPU device; allowed is an allreduce between \
+                 2 GPUs"
+            ));
+        }
         if !plan.writes() {
             return Ok(());
         }
