@@ -43,7 +43,7 @@ impl CollectiveOptions {
                  machine with GPUs"
             ));
         }
-        if self.bare && kind == BackendKind::Cpu {
+        if self.bare && plan.kind == BackendKind::Cpu {
             return Err(usage!(
                 "--bare: there are no bare kernels for the CPU device; allowed is an allreduce between \
                  2 GPUs"
