@@ -5,6 +5,7 @@
 
 mod checks;
 mod runner;
+mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -297,8 +297,7 @@ macro_rules! kernels {
 #[macro_export]
 macro_rules! kernel_body {
     ($name:ident [$($g:ident : $bound:path),*] $args:ident $args_type:ty $body:block) => {
-        #[doc(hidden)]
-        pub mod $name {
+        mod $name {
             #[allow(unused_imports)]
             use super::*;
             #[inline(always)]

@@ -9,7 +9,7 @@ use mscclrs_device::{
 device_crate!();
 
 kernel_args! {
-    /// Arguments of [`ping_pong`].
+    /// Arguments of [`volley`].
     pub struct PingPongArgs {
         /// Ends the waits if the peer is lost.
         pub guard: Guard,
@@ -28,7 +28,7 @@ kernels! {
     module = MODULE;
 
     /// One block a rank.
-    pub fn ping_pong<>(args: PingPongArgs) threads 256 for { "" = <> } {
+    pub fn volley<>(args: PingPongArgs) threads 256 for { "" = <> } {
         let (channel, lane, lanes) = (args.channel, thread_idx(), block_dim());
         let message = channel.local.cast::<u32>();
         let mut pass = 0;

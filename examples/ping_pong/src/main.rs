@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mscclrs::gpu::{BackendKind, Device, Grid, MemoryKind, device_count};
 use mscclrs::{Communicator, EndpointConfig, LocalBootstrap, MemoryChannel, Transport};
-use ping_pong::{PingPongArgs, ping_pong};
+use ping_pong::{PingPongArgs, volley};
 
 const WORDS: u32 = 1000;
 const PASSES: u32 = 100;
@@ -17,7 +17,7 @@ const TAG: u32 = 0;
 
 fn rank(kind: BackendKind, bootstrap: LocalBootstrap, rank: u32) -> Result<()> {
     let device = Device::open(kind, rank % device_count(kind)?)?;
-    let kernel = ping_pong.instance("").context("the kernel has one instance")?;
+    let kernel = volley.instance("").context("the kernel has one instance")?;
     let function = device.function(kernel)?;
     let communicator = Communicator::new(Arc::new(bootstrap), device.clone())?;
     let stream = device.create_stream()?;
@@ -28,7 +28,8 @@ fn rank(kind: BackendKind, bootstrap: LocalBootstrap, rank: u32) -> Result<()> {
     let local = communicator.register_memory(&memory)?;
     communicator.send_memory(&local, peer, TAG)?;
     let remote = communicator.recv_memory(peer, TAG)?;
-    let connection = communicator.connect(&EndpointConfig::new(Transport::PeerMemory), peer, TAG)?;
+    let connection =
+        communicator.connect(&EndpointConfig::new(Transport::PeerMemory), peer, TAG)?;
     let semaphore = communicator.build_semaphore(&connection.get()?, TAG)?.get()?;
     let channel = MemoryChannel::new(&semaphore, &remote.get()?, &local)?;
 

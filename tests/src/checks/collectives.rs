@@ -37,7 +37,8 @@ impl Memory {
     fn plain(rank: &Rank, bytes: u64) -> Result<Memory> {
         let kind = [MemoryKind::Plain, MemoryKind::Shareable, MemoryKind::Host];
         let kind = kind[rank.rank as usize % kind.len()];
-        let (input, output) = (rank.device().alloc(bytes, kind)?, rank.device().alloc(bytes, kind)?);
+        let (input, output) =
+            (rank.device().alloc(bytes, kind)?, rank.device().alloc(bytes, kind)?);
         Ok(Memory { input, output, _symmetric: None })
     }
 }
