@@ -1,5 +1,7 @@
 //! What every back end has to do alike: each test runs on the CPU device, and on the first GPU where
 //! there is one.
+// A test fails by a panic that shows the error.
+#![allow(clippy::unwrap_used)]
 
 use std::any::Any;
 use std::sync::Arc;

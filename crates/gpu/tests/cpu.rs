@@ -1,5 +1,7 @@
 //! What only the CPU device does: errors that stick, reports, accounts, checks of descriptors, and
 //! memory shared by two processes.
+// A test fails by a panic that shows the error.
+#![allow(clippy::unwrap_used)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;

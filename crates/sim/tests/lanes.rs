@@ -80,7 +80,7 @@ kernels! {
         }
         let half = if lane() < 16 { 0xffff } else { 0xffff_0000 };
         let neighbour = shuffle_xor(half, thread_idx(), 1);
-        let votes = ballot(u32::MAX, lane() % 3 == 0);
+        let votes = ballot(u32::MAX, lane().is_multiple_of(3));
         warp_sync(u32::MAX);
         if lane() == 31 {
             return Ok(());
