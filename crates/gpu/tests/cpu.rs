@@ -246,7 +246,7 @@ fn a_capture_takes_in_other_streams() {
     assert!(!other.is_capturing().unwrap());
     let gate = Arc::new(std::sync::Barrier::new(2));
     let held = gate.clone();
-    other.call_host(move || drop(held.wait())).unwrap();
+    other.call_host(move || _ = held.wait()).unwrap();
     other.record(&outside).unwrap();
     assert!(stream.capture::<Error>(|stream| stream.wait(&outside)).is_err());
     gate.wait();
