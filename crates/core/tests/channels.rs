@@ -1,4 +1,5 @@
 //! Memory channels and semaphores between ranks that are threads.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

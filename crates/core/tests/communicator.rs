@@ -1,4 +1,5 @@
 //! The communicator itself: its turn, its order, its time limit, its end.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What communicators take they give back. Alone in its binary: it counts the process's own things.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Ranks that are processes: memory given over sockets, and a rank that is killed.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Regions, registrations and symmetric memory.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -36,6 +36,9 @@ const ABORT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a communicator that is dropped waits for its kernels before it tells them to end.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long kernels may go on waiting after a rank left: they may wait for one who is still there.
+const LEFT_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
+
 /// Between two looks at the peers while a stream is waited for.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -135,7 +138,8 @@ impl Communicator {
     }
 
     /// Blocks until the stream is done, or a rank is lost, or a wait ended early: then for the
-    /// kernels to end, which is bounded. Any thread may call it.
+    /// kernels to end, which is bounded. Any thread may call it. Kernels that still wait ten seconds
+    /// after a rank left the communicator are taken to wait for that rank.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         self.shared.wait_idle(stream)?;
         if !self.shared.retired.is_empty()
@@ -224,6 +228,7 @@ impl Shared {
     /// Waits until the stream is idle. Lost ranks and early waits end the kernels, and then the
     /// wait, with an error.
     pub(crate) fn wait_idle(&self, stream: &Stream) -> Result<()> {
+        let started = Instant::now();
         let mut told: Option<Instant> = None;
         loop {
             match stream.synchronize_within(SLICE) {
@@ -233,6 +238,13 @@ impl Shared {
                     self.give_up(&error.to_string());
                     return Err(error.into());
                 }
+            }
+            if started.elapsed() > LEFT_LIMIT
+                && let Some(&rank) = self.liveness.left().first()
+            {
+                // Leaving is no loss, but who waits for the one who left waits for ever.
+                let why = "it left, and then a kernel of this rank waited too long";
+                self.health.fail(Loss { rank, cause: LossCause::Failed(why.into()) });
             }
             if let Err(error) = self.check() {
                 let since = told.get_or_insert_with(Instant::now);
@@ -288,5 +300,62 @@ impl std::fmt::Debug for Communicator {
             .field("world_size", &self.world_size())
             .field("device", self.device())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclrs_device::{DeviceModule, ImageSource, kernel_args, kernels};
+    use mscclrs_gpu::{BackendKind, Grid};
+
+    use super::*;
+    use crate::LocalBootstrap;
+
+    static MODULE: DeviceModule =
+        DeviceModule { name: "core-unit-tests", source: ImageSource::Embedded(&[]) };
+
+    kernel_args! {
+        pub struct WaitArgs {
+            pub guard: Guard,
+            pub semaphore: mscclrs_device::Semaphore,
+        }
+    }
+
+    kernels! {
+        module = MODULE;
+        pub fn wait_for_signal<>(args: WaitArgs) threads 32 for { "" = <> } {
+            args.semaphore.wait(&args.guard)
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_rank_that_left_is_told() {
+        let ranks = LocalBootstrap::create(2, Duration::from_secs(10));
+        std::thread::scope(|scope| {
+            for rank in ranks {
+                scope.spawn(|| {
+                    let device = Device::open(BackendKind::Cpu, 310 + rank.rank()).unwrap();
+                    let comm = Communicator::new(Arc::new(rank), device).unwrap();
+                    let peer = 1 - comm.rank();
+                    let connection = comm.connect(&Default::default(), peer, 1).unwrap();
+                    let connection = connection.get().unwrap();
+                    let semaphore = comm.build_semaphore(&connection, 1).unwrap().get().unwrap();
+                    if comm.rank() == 1 {
+                        return;
+                    }
+                    let stream = comm.device().create_stream().unwrap();
+                    let kernel = all().next().unwrap();
+                    let function = comm.device().function(kernel).unwrap();
+                    let (guard, semaphore) = (comm.guard(0), semaphore.device_handle());
+                    comm.order(&stream).unwrap();
+                    let args = WaitArgs { guard, semaphore };
+                    // SAFETY: the semaphore is retired, not freed, before the kernel has ended.
+                    unsafe { stream.launch(&function, Grid::new(1, 1), &args).unwrap() };
+                    let error = comm.synchronize(&stream).unwrap_err();
+                    assert!(matches!(&error, Error::RankLost(lost) if lost.loss.rank == 1));
+                    assert!(error.to_string().contains("it left"), "{error}");
+                });
+            }
+        });
     }
 }

@@ -1,5 +1,5 @@
 //! Ranks as threads on the CPU device, and the kernels that the tests launch.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Duration;
