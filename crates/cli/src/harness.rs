@@ -129,6 +129,9 @@ impl Timing {
 /// How long a device may idle before it is warmed up again.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Launches that are enqueued without a look at the stream.
+const ROW: u64 = 256;
+
 /// Measures on one stream of a communicator.
 pub(crate) struct Harness<'a> {
     communicator: &'a Communicator,
@@ -136,6 +139,8 @@ pub(crate) struct Harness<'a> {
     schedule: Schedule,
     begin: Event,
     end: Event,
+    /// The ends of the last two rows of launches.
+    rows: [Event; 2],
     busy: Option<Instant>,
 }
 
@@ -158,6 +163,7 @@ impl<'a> Harness<'a> {
             schedule,
             begin: device.create_event(true)?,
             end: device.create_event(true)?,
+            rows: [device.create_event(false)?, device.create_event(false)?],
             busy: None,
         })
     }
@@ -244,13 +250,27 @@ impl<'a> Harness<'a> {
         self.lockstep()?;
         self.launch(candidate, launch)?;
         self.stream.record(&self.begin)?;
-        for _ in 0..count {
+        for done in 0..count {
+            if done > 0 && done.is_multiple_of(ROW) {
+                self.pace(done / ROW)?;
+            }
             self.launch(candidate, launch)?;
         }
         self.stream.record(&self.end)?;
         let name = &candidate.name;
         self.communicator.synchronize(self.stream).with_context(|| name.clone())?;
         Ok(self.end.elapsed_us(&self.begin)?)
+    }
+
+    /// Keeps the stream at most two rows of launches behind, so that it never runs dry, and yet a run
+    /// whose ranks were lost has little left to go through.
+    fn pace(&self, row: u64) -> Result<()> {
+        let event = &self.rows[(row % 2) as usize];
+        if row > 2 {
+            event.synchronize()?;
+        }
+        self.communicator.check()?;
+        Ok(self.stream.record(event)?)
     }
 
     fn over_ranks(&self, times: &[f64]) -> Result<Timing> {

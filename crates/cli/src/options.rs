@@ -54,7 +54,7 @@ pub(crate) struct CollectiveOptions {
     /// Largest size in bytes [default: 64K on the CPU device, 128M on GPUs].
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) end: Option<u64>,
-    /// Factor from one size to the next [default: 4 on the CPU device, 2 on GPUs].
+    /// Factor from one size to the next [default: 2].
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", conflicts_with = "increment",
         value_parser = parse_factor)]
     pub(crate) factor: Option<u64>,

@@ -238,3 +238,22 @@ fn ranks_do_not_outlive_the_command() {
     drop(running);
     assert!(wait_until(Duration::from_secs(5), || !ranks.iter().any(|&pid| is_alive(pid))));
 }
+
+#[test]
+fn a_rank_that_fails_takes_the_others_with_it_at_once() {
+    for form in ["", "--threads"] {
+        let mut command = mscclrs(&format!("bench allreduce --ranks 3 {form}"));
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        let mut running = Running(child);
+        // Nobody reads the table.
+        drop(running.0.stdout.take());
+        let mut stderr = String::new();
+        running.0.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+        assert_eq!(running.0.wait().expect("ended").code(), Some(1), "{stderr}");
+        assert!(stderr.contains("rank 0: the table cannot be written"), "{stderr}");
+        for rank in ["rank 1: ", "rank 2: "] {
+            let line = stderr.lines().find(|line| line.starts_with(rank));
+            assert!(line.is_some_and(|line| line.contains("rank 0 failed")), "{stderr}");
+        }
+    }
+}

@@ -125,3 +125,13 @@ fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
         }
     }
 }
+
+#[test]
+fn a_rank_never_starts_ranks() {
+    let output = mscclrs("bench allreduce --device cpu --ranks 2")
+        .env("MSCCLRS_BENCH_RANK", "1")
+        .output()
+        .expect("ran");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("a rank tried to start ranks"));
+}

@@ -58,9 +58,9 @@ impl CollectiveOptions {
 
     /// The sizes, with the device's usual ends.
     fn sweep(&self, kind: BackendKind) -> Result<Sweep> {
-        let (usual_end, usual_factor) = match kind {
-            BackendKind::Cpu => (64 << 10, 4),
-            BackendKind::Cuda => (128 << 20, 2),
+        let usual_end = match kind {
+            BackendKind::Cpu => 64 << 10,
+            BackendKind::Cuda => 128 << 20,
         };
         let begin = self.begin.unwrap_or_else(|| self.end.map_or(8, |end| end.min(8)));
         let end = self.end.unwrap_or(usual_end.max(begin));
@@ -73,7 +73,7 @@ impl CollectiveOptions {
         }
         let step = match (self.increment, self.factor) {
             (Some(bytes), _) => Step::Add(bytes),
-            (None, factor) => Step::Multiply(factor.unwrap_or(usual_factor)),
+            (None, factor) => Step::Multiply(factor.unwrap_or(2)),
         };
         Ok(Sweep { begin, end, step })
     }

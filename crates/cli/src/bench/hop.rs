@@ -4,7 +4,7 @@
 //! in the number; a time is that of one hop, half a round trip.
 
 use anyhow::{Context, Result};
-use mscclrs_core::{EndpointConfig, Transport};
+use mscclrs_core::{EndpointConfig, Transport, register_launch_tag};
 use mscclrs_device::{Global, Kernel};
 use mscclrs_gpu::{BackendKind, Grid};
 use mscclrs_kernels::hop::{PacketHopArgs, SignalHopArgs, packet_hop, signal_hop};
@@ -101,7 +101,7 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
             ))?;
             report.write(row)?;
         }
-        report.print(&format!("# {} kinds of hop measured", rows.len()))?;
+        report.print(&format!("# Hops measured         : {}", rows.len()))?;
     }
     communicator.bootstrap().barrier()?;
     Ok(Verdict::Right)
@@ -119,7 +119,7 @@ fn signal(rank: &Rank, rounds: u32, harness: &mut Harness<'_>) -> Result<Timing>
     let semaphore = communicator.build_semaphore(&connection, TAG)?.get()?;
     let function = communicator.device().function(first(signal_hop.instances())?)?;
     let args = SignalHopArgs {
-        guard: communicator.guard(0),
+        guard: communicator.guard(register_launch_tag(function.kernel().name)),
         semaphore: semaphore.device_handle(),
         rounds,
         rank: me,
@@ -140,7 +140,7 @@ fn packet(rank: &Rank, suffix: &str, rounds: u32, harness: &mut Harness<'_>) -> 
     let kernel = packet_hop.instance(suffix).context("this program has no such packet kernel")?;
     let function = communicator.device().function(kernel)?;
     let args = PacketHopArgs {
-        guard: communicator.guard(0),
+        guard: communicator.guard(register_launch_tag(function.kernel().name)),
         local: Global::from_address(registration.local()),
         remote: Global::from_address(registration.of(1 - me)),
         count: Global::from_address(registration.local() + COUNT),

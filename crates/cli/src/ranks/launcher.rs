@@ -19,7 +19,7 @@ pub(super) fn run(
     launch: &LaunchEnvironment,
     body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync),
 ) -> ExitCode {
-    let end = join(plan, launch).and_then(|rank| body(&rank));
+    let end = join(plan, launch).and_then(|rank| rank.run(body));
     match end {
         Ok(verdict) => verdict.into(),
         Err(error) => {

@@ -41,6 +41,15 @@ impl Rank {
         Ok(Rank { communicator, stream, form })
     }
 
+    /// Runs `body`; a failure is told to the other ranks, which would wait for this one in vain.
+    fn run(&self, body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync)) -> Result<Verdict> {
+        let end = body(self);
+        if let Err(error) = &end {
+            self.communicator.abort(&format!("{error:#}"));
+        }
+        end
+    }
+
     /// Whether this rank prints.
     pub(crate) fn is_first(&self) -> bool {
         self.communicator.rank() == 0

@@ -25,7 +25,7 @@ pub(super) fn run(
             let sender = sender.clone();
             scope.spawn(move || {
                 let end = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    body(&Rank::new(Arc::new(bootstrap), plan.device(rank)?, "threads")?)
+                    Rank::new(Arc::new(bootstrap), plan.device(rank)?, "threads")?.run(body)
                 }));
                 // The receiver is gone only when the process ends.
                 let _ = sender.send((rank, end));
