@@ -2,7 +2,9 @@
 //!
 //! Invariant: everything is enqueued on the stream itself, never on the legacy stream. Memory that
 //! the host could move or reuse is not given to the driver: data travels through a pinned staging
-//! buffer of the stream, which is used by one call at a time and is idle when the call returns.
+//! buffer of the stream, which is used by one call at a time and is idle when the call returns. A
+//! stream made here has its staging buffer from the start: pinning memory can wait for the device, and
+//! a kernel that spins for another rank's upload would then spin for ever.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -22,8 +24,7 @@ use crate::cuda::module::CudaFunction;
 use crate::{Error, Grid, Result};
 
 const NON_BLOCKING: u32 = 1;
-const SMALLEST_STAGING: usize = 64 << 10;
-const LARGEST_STAGING: usize = 4 << 20;
+const STAGING: u64 = 1 << 20;
 const CAPTURE_NONE: c_int = 0;
 const CAPTURE_ACTIVE: c_int = 1;
 
@@ -88,7 +89,9 @@ impl CudaStream {
         // SAFETY: the device's context is current.
         unsafe { gpu.api.cuStreamCreate(&raw mut raw, NON_BLOCKING) }?;
         gpu.register(raw);
-        Ok(CudaStream::new(gpu, raw, true))
+        let stream = CudaStream::new(gpu, raw, true);
+        stream.with_staging(|_| Ok(()))?;
+        Ok(stream)
     }
 
     /// A stream that somebody else owns.
@@ -194,18 +197,12 @@ impl CudaStream {
         asked.is_ok() && kind != 0
     }
 
-    /// Runs `step` with the staging buffer, which holds at least the smaller of `bytes` and
-    /// [`LARGEST_STAGING`].
-    fn with_staging<T>(
-        &self,
-        bytes: usize,
-        step: impl FnOnce(&PinnedMemory) -> Result<T>,
-    ) -> Result<T> {
+    /// Runs `step` with the staging buffer; a stream of somebody else's gets one when it first needs it.
+    fn with_staging<T>(&self, step: impl FnOnce(&PinnedMemory) -> Result<T>) -> Result<T> {
         let mut staging = lock(&self.staging);
-        let wanted = bytes.next_power_of_two().clamp(SMALLEST_STAGING, LARGEST_STAGING);
         match &*staging {
-            Some(memory) if memory.size() >= wanted => step(memory),
-            _ => step(staging.insert(PinnedMemory::alloc(self.gpu, wanted as u64)?)),
+            Some(memory) => step(memory),
+            None => step(staging.insert(PinnedMemory::alloc(self.gpu, STAGING)?)),
         }
     }
 
@@ -285,7 +282,7 @@ impl BackendStream for CudaStream {
         if let Some(graph) = self.graph_under_capture()? {
             return self.capture_upload(graph, to, from);
         }
-        self.with_staging(from.len(), |staging| {
+        self.with_staging(|staging| {
             let mut to = to;
             for part in from.chunks(staging.size()) {
                 // SAFETY: the staging buffer is idle, ours while its lock is held, and as long.
@@ -304,7 +301,7 @@ impl BackendStream for CudaStream {
         }
         let _entered = self.gpu.context.enter_relaxed()?;
         self.refuse_capture("reading device memory")?;
-        self.with_staging(to.len(), |staging| {
+        self.with_staging(|staging| {
             let mut from = from;
             for part in to.chunks_mut(staging.size()) {
                 self.copy_pinned(staging.device_address(), from, part.len())?;
