@@ -10,8 +10,7 @@ use crate::{Error, Result, Shape, Tuning};
 /// What every rank can do: the least of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// Blocks of 512 lanes (or the most lanes a block) that are resident at once, for each of the
-    /// ranks that share a device.
+    /// Blocks of any kernel that are resident at once, for each of the ranks that share a device.
     pub(crate) blocks: u32,
     /// Most lanes a block.
     pub(crate) threads: u32,
@@ -19,14 +18,13 @@ pub(crate) struct Agreed {
     pub(crate) cpu: bool,
 }
 
-pub(crate) fn agree(communicator: &Communicator) -> Result<Agreed> {
+/// Collective. `resident`: blocks of any kernel that this rank's device holds at once.
+pub(crate) fn agree(communicator: &Communicator, resident: u32) -> Result<Agreed> {
     let device = communicator.device();
     let limits = device.limits();
     let threads = limits.threads_per_block;
-    // Blocks of full size, so that any kernel within its register bound fits.
-    let blocks = limits.multiprocessors * (limits.threads_per_multiprocessor / threads).max(1);
     let mut message = Vec::with_capacity(24);
-    message.extend_from_slice(&blocks.to_le_bytes());
+    message.extend_from_slice(&resident.to_le_bytes());
     message.extend_from_slice(&threads.to_le_bytes());
     message.extend_from_slice(&device.uuid());
     let all = communicator.bootstrap().all_gather(&message)?;

@@ -1,6 +1,6 @@
 //! Allgather: from a call to a launch.
 
-use mscclrs_device::{Epochs, Global, Guard, MAX_BLOCKS};
+use mscclrs_device::{Epochs, Global, MAX_BLOCKS};
 use mscclrs_gpu::Stream;
 use mscclrs_kernels::allgather::{
     direct::GatherDirectArgs, mesh::GatherMeshArgs, packet::GatherPacketArgs,
@@ -8,7 +8,8 @@ use mscclrs_kernels::allgather::{
 
 use crate::all_reduce::{enqueue, packet_shape};
 use crate::collectives::Inner;
-use crate::context::{Pair, every_rank, pointer_array};
+use crate::context::{every_rank, pointer_array};
+use crate::kernels::Pair;
 use crate::registry::Registry;
 use crate::tuning::{Rule, choose};
 use crate::{AllGather, Error, Result, Shape};
@@ -56,12 +57,11 @@ pub(crate) fn launch(
     }
     let rule = select(inner, registry, call);
     let shape = inner.agreed.fit(rule.shape);
-    let guard = inner.guard(rule.algorithm.name());
     let in_place = (call.input == call.output + inner.rank as u64 * call.bytes) as u32;
-    let call = Prepared { call, in_place, guard, shape };
+    let call = Prepared { call, in_place, shape };
     match rule.algorithm {
-        AllGather::PacketLl8 => packet(inner, call, 1, &inner.context.gather_ll8, stream),
-        AllGather::PacketLl16 => packet(inner, call, 2, &inner.context.gather_ll16, stream),
+        AllGather::PacketLl8 => packet(inner, call, 1, &inner.context.kernels.gather_ll8, stream),
+        AllGather::PacketLl16 => packet(inner, call, 2, &inner.context.kernels.gather_ll16, stream),
         AllGather::Mesh => mesh(inner, call, stream),
         AllGather::Direct => direct(inner, registry, call, stream),
     }
@@ -71,13 +71,12 @@ pub(crate) fn launch(
 struct Prepared {
     call: Call,
     in_place: u32,
-    guard: Guard,
     shape: Shape,
 }
 
 fn packet(
     inner: &Inner,
-    Prepared { call, in_place, guard, shape }: Prepared,
+    Prepared { call, in_place, shape }: Prepared,
     words: u64,
     kernels: &Pair,
     stream: &Stream,
@@ -86,8 +85,9 @@ fn packet(
     let unit = 4 * words;
     let packets = call.bytes.div_ceil(unit);
     let slot = (scratch.slot / 8) as u32;
+    let kernel = kernels.pick(call.is_aligned(unit));
     let args = GatherPacketArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -100,21 +100,21 @@ fn packet(
         ranks: inner.ranks,
         in_place,
     };
-    let function = if call.is_aligned(unit) { &kernels.aligned } else { &kernels.any };
-    enqueue(stream, function, packet_shape(shape, packets), &args)
+    enqueue(stream, kernel, packet_shape(shape, packets), &args)
 }
 
 fn mesh(
     inner: &Inner,
-    Prepared { call, in_place, guard, shape }: Prepared,
+    Prepared { call, in_place, shape }: Prepared,
     stream: &Stream,
 ) -> Result<()> {
     let scratch = &inner.context.gather_mesh;
     let units = call.bytes.div_ceil(16);
     let round = units.min(scratch.slot / 16);
     let blocks = shape.blocks.min(MAX_BLOCKS).min(round as u32);
+    let kernel = inner.context.kernels.gather_mesh.pick(call.is_aligned(16));
     let args = GatherMeshArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -129,13 +129,11 @@ fn mesh(
         ranks: inner.ranks,
         in_place,
     };
-    let kernels = &inner.context.gather_mesh_kernels;
-    let function = if call.is_aligned(16) { &kernels.aligned } else { &kernels.any };
-    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+    enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
 }
 
 fn direct(inner: &Inner, registry: &Registry, prepared: Prepared, stream: &Stream) -> Result<()> {
-    let Prepared { call, in_place, guard, shape } = prepared;
+    let Prepared { call, in_place, shape } = prepared;
     let Some((output, to)) = registry.find(call.output, call.bytes * inner.ranks as u64) else {
         return mesh(inner, prepared, stream);
     };
@@ -144,8 +142,9 @@ fn direct(inner: &Inner, registry: &Registry, prepared: Prepared, stream: &Strea
     let units = call.bytes.div_ceil(16);
     let blocks = shape.blocks.min(MAX_BLOCKS).min(units as u32);
     let aligned = call.is_aligned(16) && outputs.iter().all(|a| a & 15 == 0);
+    let kernel = inner.context.kernels.gather_direct.pick(aligned);
     let args = GatherDirectArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         outputs: pointer_array(&outputs),
         bytes: call.bytes,
@@ -161,7 +160,5 @@ fn direct(inner: &Inner, registry: &Registry, prepared: Prepared, stream: &Strea
     if stream.is_capturing()? {
         stream.retain(std::sync::Arc::new(output.clone()))?;
     }
-    let kernels = &inner.context.gather_direct_kernels;
-    let function = if aligned { &kernels.aligned } else { &kernels.any };
-    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+    enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
 }

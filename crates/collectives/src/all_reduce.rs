@@ -1,14 +1,15 @@
 //! Allreduce: from a call to a launch.
 
-use mscclrs_device::{DataType, Epochs, Global, Guard, KernelArgs, MAX_BLOCKS, ReduceOp};
-use mscclrs_gpu::{Function, Grid, Stream};
+use mscclrs_device::{DataType, Epochs, Global, KernelArgs, MAX_BLOCKS, ReduceOp};
+use mscclrs_gpu::{Grid, Stream};
 use mscclrs_kernels::allreduce::{
     direct::DirectArgs, mesh::MeshArgs, one_shot::OneShotArgs, push::PushArgs,
     two_shot::TwoShotArgs,
 };
 
 use crate::collectives::Inner;
-use crate::context::{Instances, Scratch, every_rank, pointer_array};
+use crate::context::{Scratch, every_rank, pointer_array};
+use crate::kernels::{Instances, Ready};
 use crate::registry::Registry;
 use crate::tuning::{Rule, choose};
 use crate::{AllReduce, Result, Shape};
@@ -70,23 +71,23 @@ fn launch_one(inner: &Inner, registry: &Registry, call: Call, stream: &Stream) -
     let rule = select(inner, registry, call);
     let shape = inner.agreed.fit(rule.shape);
     let context = &*inner.context;
-    let guard = inner.guard(rule.algorithm.name());
+    let kernels = &context.kernels;
     match (rule.algorithm, &context.one_shot, &context.push) {
         (AllReduce::OneShotLl8, Some(scratch), _) => {
-            one_shot(inner, call, 1, scratch, &context.one_shot_ll8, shape, guard, stream)
+            one_shot(inner, call, 1, scratch, &kernels.one_shot_ll8, shape, stream)
         }
         (AllReduce::OneShotLl16, Some(scratch), _) => {
-            one_shot(inner, call, 2, scratch, &context.one_shot_ll16, shape, guard, stream)
+            one_shot(inner, call, 2, scratch, &kernels.one_shot_ll16, shape, stream)
         }
         (AllReduce::TwoShotLl8, ..) => {
-            two_shot(inner, call, 1, &context.two_shot_ll8, shape, guard, stream)
+            two_shot(inner, call, 1, &kernels.two_shot_ll8, shape, stream)
         }
         (AllReduce::TwoShotLl16, ..) => {
-            two_shot(inner, call, 2, &context.two_shot_ll16, shape, guard, stream)
+            two_shot(inner, call, 2, &kernels.two_shot_ll16, shape, stream)
         }
-        (AllReduce::Push, _, Some(scratch)) => push(inner, call, scratch, shape, guard, stream),
-        (AllReduce::Direct, ..) => direct(inner, registry, call, shape, guard, stream),
-        _ => mesh(inner, call, shape, guard, stream),
+        (AllReduce::Push, _, Some(scratch)) => push(inner, call, scratch, shape, stream),
+        (AllReduce::Direct, ..) => direct(inner, registry, call, shape, stream),
+        _ => mesh(inner, call, shape, stream),
     }
 }
 
@@ -99,10 +100,11 @@ pub(crate) fn packet_shape(shape: Shape, packets: u64) -> Shape {
 
 pub(crate) fn enqueue<A: KernelArgs>(
     stream: &Stream,
-    function: &Function,
+    ready: &Ready,
     shape: Shape,
     args: &A,
 ) -> Result<()> {
+    let function = &ready.function;
     let threads = shape.threads.min(function.kernel().max_threads);
     // SAFETY: the scratch is held by the communicator, or by the graph that captures this; the
     // caller's buffers are mapped by the promise of the public call.
@@ -110,7 +112,6 @@ pub(crate) fn enqueue<A: KernelArgs>(
     Ok(())
 }
 
-#[allow(clippy::too_many_arguments)]
 fn one_shot(
     inner: &Inner,
     call: Call,
@@ -118,14 +119,14 @@ fn one_shot(
     scratch: &Scratch,
     kernels: &Instances,
     shape: Shape,
-    guard: Guard,
     stream: &Stream,
 ) -> Result<()> {
     let unit = 4 * words;
     let packets = call.bytes.div_ceil(unit);
     let slot = (scratch.slot / 8) as u32;
+    let kernel = kernels.pick(call.data_type, call.op, call.is_aligned(unit));
     let args = OneShotArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -140,8 +141,7 @@ fn one_shot(
         op: call.op as u32,
         _pad: 0,
     };
-    let function = kernels.pick(call.data_type, call.op, call.is_aligned(unit));
-    enqueue(stream, function, packet_shape(shape, packets), &args)
+    enqueue(stream, kernel, packet_shape(shape, packets), &args)
 }
 
 fn two_shot(
@@ -150,7 +150,6 @@ fn two_shot(
     words: u64,
     kernels: &Instances,
     shape: Shape,
-    guard: Guard,
     stream: &Stream,
 ) -> Result<()> {
     let scratch = &inner.context.two_shot;
@@ -158,8 +157,9 @@ fn two_shot(
     let packets = call.bytes.div_ceil(unit);
     let chunk = packets.div_ceil(inner.ranks as u64);
     let slot = (scratch.slot / 8) as u32;
+    let kernel = kernels.pick(call.data_type, call.op, call.is_aligned(unit));
     let args = TwoShotArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -174,22 +174,15 @@ fn two_shot(
         data_type: call.data_type as u32,
         op: call.op as u32,
     };
-    let function = kernels.pick(call.data_type, call.op, call.is_aligned(unit));
-    enqueue(stream, function, packet_shape(shape, chunk), &args)
+    enqueue(stream, kernel, packet_shape(shape, chunk), &args)
 }
 
-fn push(
-    inner: &Inner,
-    call: Call,
-    scratch: &Scratch,
-    shape: Shape,
-    guard: Guard,
-    stream: &Stream,
-) -> Result<()> {
+fn push(inner: &Inner, call: Call, scratch: &Scratch, shape: Shape, stream: &Stream) -> Result<()> {
     let units = call.bytes.div_ceil(16);
     let blocks = shape.blocks.min(MAX_BLOCKS).min(units as u32);
+    let kernel = inner.context.kernels.push.pick(call.data_type, call.op, call.is_aligned(16));
     let args = PushArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -204,18 +197,18 @@ fn push(
         data_type: call.data_type as u32,
         op: call.op as u32,
     };
-    let function = inner.context.push_kernels.pick(call.data_type, call.op, call.is_aligned(16));
-    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+    enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
 }
 
-fn mesh(inner: &Inner, call: Call, shape: Shape, guard: Guard, stream: &Stream) -> Result<()> {
+fn mesh(inner: &Inner, call: Call, shape: Shape, stream: &Stream) -> Result<()> {
     let scratch = &inner.context.mesh;
     let units = call.bytes.div_ceil(16);
     let chunk = units.div_ceil(inner.ranks as u64);
     let round = chunk.min(scratch.slot / 16);
     let blocks = shape.blocks.min(MAX_BLOCKS).min(round as u32);
+    let kernel = inner.context.kernels.mesh.pick(call.data_type, call.op, call.is_aligned(16));
     let args = MeshArgs {
-        guard,
+        guard: inner.guard(kernel),
         input: Global::from_address(call.input),
         output: Global::from_address(call.output),
         bytes: call.bytes,
@@ -232,8 +225,7 @@ fn mesh(inner: &Inner, call: Call, shape: Shape, guard: Guard, stream: &Stream) 
         data_type: call.data_type as u32,
         op: call.op as u32,
     };
-    let function = inner.context.mesh_kernels.pick(call.data_type, call.op, call.is_aligned(16));
-    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+    enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
 }
 
 fn direct(
@@ -241,13 +233,12 @@ fn direct(
     registry: &Registry,
     call: Call,
     shape: Shape,
-    guard: Guard,
     stream: &Stream,
 ) -> Result<()> {
     let (Some((input, from)), Some((output, to))) =
         (registry.find(call.input, call.bytes), registry.find(call.output, call.bytes))
     else {
-        return mesh(inner, call, shape, guard, stream);
+        return mesh(inner, call, shape, stream);
     };
     let scratch = &inner.context.direct;
     let inputs = every_rank(inner.ranks, |rank| input.of(rank) + from);
@@ -256,8 +247,9 @@ fn direct(
     let chunk = units.div_ceil(inner.ranks as u64);
     let blocks = shape.blocks.min(MAX_BLOCKS).min(chunk as u32);
     let aligned = inputs.iter().chain(&outputs).all(|a| a & 15 == 0) && call.is_aligned(16);
+    let kernel = inner.context.kernels.direct.pick(call.data_type, call.op, aligned);
     let args = DirectArgs {
-        guard,
+        guard: inner.guard(kernel),
         inputs: pointer_array(&inputs),
         outputs: pointer_array(&outputs),
         bytes: call.bytes,
@@ -275,6 +267,5 @@ fn direct(
     if stream.is_capturing()? {
         stream.retain(std::sync::Arc::new((input.clone(), output.clone())))?;
     }
-    let function = inner.context.direct_kernels.pick(call.data_type, call.op, aligned);
-    enqueue(stream, function, Shape { blocks, ..shape }, &args)
+    enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
 }

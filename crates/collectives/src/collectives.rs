@@ -8,6 +8,7 @@ use mscclrs_gpu::{Buffer, Stream};
 
 use crate::agreement::{Agreed, agree, same_tuning};
 use crate::context::Context;
+use crate::kernels::{Kernels, Ready};
 use crate::registry::Registry;
 use crate::{Error, Result, Tuning, all_gather, all_reduce};
 
@@ -25,8 +26,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn guard(&self, _algorithm: &'static str) -> Guard {
-        self.communicator.guard(0)
+    /// What ends the waits of a launch of this kernel.
+    pub(crate) fn guard(&self, kernel: &Ready) -> Guard {
+        self.communicator.guard(kernel.tag)
     }
 }
 
@@ -45,20 +47,22 @@ impl Collectives {
     /// Prepares the algorithms: scratch, mappings, kernels. Collective; blocks until all ranks are
     /// ready.
     pub fn new(communicator: &Communicator) -> Result<Collectives> {
-        let agreed = agree(communicator)?;
-        Self::build(communicator, agreed, Tuning::built_in(communicator.world_size(), agreed))
+        Self::build(communicator, None)
     }
 
     /// As [`Collectives::new`], with a table of one's own, the same on every rank.
     pub fn with_tuning(communicator: &Communicator, tuning: Tuning) -> Result<Collectives> {
-        let agreed = agree(communicator)?;
-        Self::build(communicator, agreed, tuning)
+        tuning.check()?;
+        Self::build(communicator, Some(tuning))
     }
 
-    fn build(communicator: &Communicator, agreed: Agreed, tuning: Tuning) -> Result<Collectives> {
+    fn build(communicator: &Communicator, tuning: Option<Tuning>) -> Result<Collectives> {
+        let ranks = communicator.world_size();
+        let kernels = Kernels::load(communicator.device(), ranks)?;
+        let agreed = agree(communicator, kernels.resident)?;
+        let tuning = tuning.unwrap_or_else(|| Tuning::built_in(ranks, agreed));
         same_tuning(communicator, &tuning)?;
-        tuning.check()?;
-        let context = Arc::new(Context::new(communicator)?);
+        let context = Arc::new(Context::new(communicator, kernels)?);
         let inner = Inner {
             communicator: communicator.clone(),
             rank: communicator.rank(),

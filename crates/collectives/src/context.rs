@@ -2,10 +2,11 @@
 //! kernels made ready. Made once, held by every graph that a launch was captured into.
 
 use mscclrs_core::{Communicator, Region};
-use mscclrs_device::{DataType, Family, Global, KernelArgs, MAX_BLOCKS, ParamArray, ReduceOp};
-use mscclrs_gpu::{Buffer, Device, Function, MemoryKind};
+use mscclrs_device::{Global, MAX_BLOCKS, ParamArray};
+use mscclrs_gpu::{Buffer, MemoryKind};
 use mscclrs_kernels::ranks::{INLINE_RANKS, Peers};
 
+use crate::kernels::Kernels;
 use crate::{AllGather, AllReduce, Result};
 
 const KIB: u64 = 1 << 10;
@@ -51,59 +52,6 @@ pub(crate) struct Scratch {
     _table: Option<Buffer>,
 }
 
-/// The instances of a kernel that a communicator of this rank count can use.
-pub(crate) struct Instances {
-    /// By type, for sums, where the rank count has instances of its own.
-    hot: [Option<Function>; 3],
-    /// For the rest.
-    any: Function,
-}
-
-impl Instances {
-    fn load<A: KernelArgs>(
-        device: &Device,
-        family: &Family<A>,
-        prefix: &str,
-        any: &str,
-        ranks: u32,
-    ) -> Result<Instances> {
-        let mut hot = [None, None, None];
-        for (slot, name) in hot.iter_mut().zip(["f16", "bf16", "f32"]) {
-            if let Some(kernel) = family.instance(&format!("{prefix}_{name}_sum_{ranks}")) {
-                *slot = Some(device.function(kernel)?);
-            }
-        }
-        Ok(Instances { hot, any: load(device, family, any)? })
-    }
-
-    /// The instance for aligned buffers, or the general one.
-    pub(crate) fn pick(&self, data_type: DataType, op: ReduceOp, aligned: bool) -> &Function {
-        let hot = match data_type {
-            _ if !aligned || op != ReduceOp::Sum => None,
-            DataType::F16 => self.hot[0].as_ref(),
-            DataType::Bf16 => self.hot[1].as_ref(),
-            DataType::F32 => self.hot[2].as_ref(),
-            DataType::I32 | DataType::U32 => None,
-        };
-        hot.unwrap_or(&self.any)
-    }
-}
-
-/// A kernel for aligned buffers and one for the rest.
-pub(crate) struct Pair {
-    pub(crate) aligned: Function,
-    pub(crate) any: Function,
-}
-
-fn load<A: KernelArgs>(device: &Device, family: &Family<A>, suffix: &str) -> Result<Function> {
-    let kernel = family.instance(suffix).ok_or_else(|| mscclrs_gpu::Error::Invalid {
-        what: "kernel instance",
-        value: suffix.into(),
-        allowed: format!("one of {:?}", family.instances()),
-    })?;
-    Ok(device.function(kernel)?)
-}
-
 /// Everything that launches use.
 pub(crate) struct Context {
     pub(crate) one_shot: Option<Scratch>,
@@ -114,23 +62,12 @@ pub(crate) struct Context {
     pub(crate) gather_packet: Scratch,
     pub(crate) gather_mesh: Scratch,
     pub(crate) gather_direct: Scratch,
-    pub(crate) one_shot_ll8: Instances,
-    pub(crate) one_shot_ll16: Instances,
-    pub(crate) two_shot_ll8: Instances,
-    pub(crate) two_shot_ll16: Instances,
-    pub(crate) push_kernels: Instances,
-    pub(crate) mesh_kernels: Instances,
-    pub(crate) direct_kernels: Instances,
-    pub(crate) gather_ll8: Pair,
-    pub(crate) gather_ll16: Pair,
-    pub(crate) gather_mesh_kernels: Pair,
-    pub(crate) gather_direct_kernels: Pair,
+    pub(crate) kernels: Kernels,
 }
 
 impl Context {
     /// Collective.
-    pub(crate) fn new(communicator: &Communicator) -> Result<Context> {
-        use mscclrs_kernels::{allgather as g, allreduce as r};
+    pub(crate) fn new(communicator: &Communicator, kernels: Kernels) -> Result<Context> {
         let ranks = communicator.world_size();
         let n = ranks as u64;
         let flags = n * MAX_BLOCKS as u64 * 8;
@@ -171,19 +108,6 @@ impl Context {
             scratch(0, 0)?,
         ];
         let [s1, s2, s3, s4, s5, s6, s7, s8] = scratches;
-        let device = communicator.device();
-        let pair = |aligned: Function, any: Function| Pair { aligned, any };
-        let packet = |prefix: &str| -> Result<Pair> {
-            let family = &g::packet::allgather_packet;
-            let any = load(device, family, prefix)?;
-            let aligned = match family.instance(&format!("{prefix}_{ranks}")) {
-                Some(kernel) => device.function(kernel)?,
-                None => any.clone(),
-            };
-            Ok(Pair { aligned, any })
-        };
-        let one = &r::one_shot::allreduce_one_shot;
-        let two = &r::two_shot::allreduce_two_shot;
         Ok(Context {
             one_shot: (one_shot > 0).then_some(s1),
             two_shot: s2,
@@ -193,29 +117,7 @@ impl Context {
             gather_packet: s6,
             gather_mesh: s7,
             gather_direct: s8,
-            one_shot_ll8: Instances::load(device, one, "_ll8", "_ll8", ranks)?,
-            one_shot_ll16: Instances::load(device, one, "_ll16", "_ll16", ranks)?,
-            two_shot_ll8: Instances::load(device, two, "_ll8", "_ll8", ranks)?,
-            two_shot_ll16: Instances::load(device, two, "_ll16", "_ll16", ranks)?,
-            push_kernels: Instances::load(device, &r::push::allreduce_push, "", "_any", ranks)?,
-            mesh_kernels: Instances::load(device, &r::mesh::allreduce_mesh, "", "_any", ranks)?,
-            direct_kernels: Instances::load(
-                device,
-                &r::direct::allreduce_direct,
-                "",
-                "_any",
-                ranks,
-            )?,
-            gather_ll8: packet("_ll8")?,
-            gather_ll16: packet("_ll16")?,
-            gather_mesh_kernels: pair(
-                load(device, &g::mesh::allgather_mesh, "_aligned")?,
-                load(device, &g::mesh::allgather_mesh, "_any")?,
-            ),
-            gather_direct_kernels: pair(
-                load(device, &g::direct::allgather_direct, "_aligned")?,
-                load(device, &g::direct::allgather_direct_bytes, "_any")?,
-            ),
+            kernels,
         })
     }
 }

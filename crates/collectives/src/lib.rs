@@ -10,6 +10,7 @@ mod all_reduce;
 mod collectives;
 mod context;
 mod error;
+mod kernels;
 mod registry;
 mod tuning;
 

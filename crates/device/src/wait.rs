@@ -110,7 +110,7 @@ pub struct Guard {
     pub launch: u64,
 }
 
-/// Polls between two looks at the abort word and the clock.
+/// Polls between two looks at the abort word and the clock; a power of two.
 const POLLS_A_LOOK: u32 = 4096;
 
 /// One wait's own state; made when it starts to poll.
@@ -140,7 +140,7 @@ impl Waiting {
         self.polls = self.polls.wrapping_add(1);
         // The CPU device suspends the lane here until the word changes or the host asks for a look.
         let look = arch::spin(at.raw(), seen, guard.control.raw().cast(), kind.name());
-        if look || self.polls % POLLS_A_LOOK == 0 {
+        if look || self.polls & (POLLS_A_LOOK - 1) == 0 {
             let cause = self.look(guard);
             if cause != 0 {
                 record(guard, at, seen, expected, kind, peer, cause);

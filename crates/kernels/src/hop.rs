@@ -66,8 +66,12 @@ fn packets<P: Packet<Payload: Unit>>(args: &Params<PacketHopArgs>) -> DeviceResu
 kernels! {
     module = MODULE;
 
-    /// A signal handed to and fro: one lane.
-    pub fn signal_hop<>(args: SignalHopArgs) threads 32 for { "" = <> } {
+    /// A signal handed to and fro by one lane: `_relaxed` orders nothing, as for a signal that says "I
+    /// have read"; `_ordered` makes visible what was done before it.
+    pub fn signal_hop<S: SignalKind>(args: SignalHopArgs) threads 32 for {
+        "_relaxed" = <RelaxedSignal>,
+        "_ordered" = <OrderedSignal>,
+    } {
         if thread_idx() != 0 {
             return Ok(());
         }
@@ -75,11 +79,11 @@ kernels! {
         let mut k = 0;
         while k < args.rounds {
             if args.rank == 0 {
-                semaphore.signal_relaxed();
-                semaphore.wait(&args.guard)?;
+                S::signal(&semaphore);
+                S::wait(&semaphore, &args.guard)?;
             } else {
-                semaphore.wait(&args.guard)?;
-                semaphore.signal_relaxed();
+                S::wait(&semaphore, &args.guard)?;
+                S::signal(&semaphore);
             }
             k += 1;
         }
@@ -105,5 +109,41 @@ impl<P: Packet<Payload: Unit>> PacketKind for P {
     #[inline(always)]
     fn run(args: &Params<PacketHopArgs>) -> DeviceResult {
         packets::<P>(args)
+    }
+}
+
+/// How a signal orders memory.
+pub trait SignalKind {
+    /// Signals the peer.
+    fn signal(semaphore: &Semaphore);
+    /// Waits for the peer's signal.
+    fn wait(semaphore: &Semaphore, guard: &Guard) -> DeviceResult;
+}
+
+/// Orders nothing.
+pub struct RelaxedSignal;
+
+impl SignalKind for RelaxedSignal {
+    #[inline(always)]
+    fn signal(semaphore: &Semaphore) {
+        semaphore.signal_relaxed();
+    }
+    #[inline(always)]
+    fn wait(semaphore: &Semaphore, guard: &Guard) -> DeviceResult {
+        semaphore.wait_relaxed(guard)
+    }
+}
+
+/// Release and acquire.
+pub struct OrderedSignal;
+
+impl SignalKind for OrderedSignal {
+    #[inline(always)]
+    fn signal(semaphore: &Semaphore) {
+        semaphore.signal();
+    }
+    #[inline(always)]
+    fn wait(semaphore: &Semaphore, guard: &Guard) -> DeviceResult {
+        semaphore.wait(guard)
     }
 }

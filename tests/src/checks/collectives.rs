@@ -154,10 +154,10 @@ fn gather_once(
     count: u64,
     seed: u64,
 ) -> Result<()> {
-    let data_type = if seed % 2 == 0 { DataType::Bf16 } else { DataType::F32 };
+    let data_type = if seed.is_multiple_of(2) { DataType::Bf16 } else { DataType::F32 };
     let size = data_type.size() as u64;
     let bytes = count * size;
-    let in_place = seed % 3 == 0;
+    let in_place = seed.is_multiple_of(3);
     let (memory, offset) = match seed / 9 % 3 {
         0 => (memories[0], 16),
         1 => (memories[0], 16 + size),

@@ -33,6 +33,7 @@ struct HopRow {
     /// Bytes of data that travel with a hop; a signal carries none.
     bytes: u32,
     time_us: f64,
+    round_trip_us: f64,
     spread_us: f64,
     rounds: u32,
     ranks: u32,
@@ -40,6 +41,7 @@ struct HopRow {
 }
 
 /// The bytes that a packet carries.
+const SIGNALS: [(&str, &str); 2] = [("_relaxed", "signal"), ("_ordered", "ordered signal")];
 const PAYLOADS: [(&str, &str, u32); 2] = [("_ll8", "ll8 packet", 4), ("_ll16", "ll16 packet", 8)];
 
 /// The tag of the connection that a signal's semaphore lies on.
@@ -79,6 +81,7 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
             op,
             bytes,
             time_us: timing.time_us / hops,
+            round_trip_us: 2.0 * timing.time_us / hops,
             spread_us: timing.spread_us / hops,
             rounds,
             ranks: RANKS,
@@ -86,7 +89,11 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
         });
     };
     match what {
-        What::Signal => row("signal", 0, signal(rank, rounds, &mut harness)?),
+        What::Signal => {
+            for (suffix, name) in SIGNALS {
+                row(name, 0, signal(rank, suffix, rounds, &mut harness)?);
+            }
+        }
         What::Packet => {
             for (suffix, name, bytes) in PAYLOADS {
                 row(name, bytes, packet(rank, suffix, rounds, &mut harness)?);
@@ -96,8 +103,8 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
     if let Some(report) = &mut report {
         for row in &rows {
             report.print(&format!(
-                "{:>13} {:>13} {:>13} {:>13.3} {:>13.3}",
-                row.op, row.bytes, row.rounds, row.time_us, row.spread_us
+                "{:>15} {:>6} {:>12} {:>13.3} {:>13.3} {:>13.3}",
+                row.op, row.bytes, row.rounds, row.time_us, row.spread_us, row.round_trip_us
             ))?;
             report.write(row)?;
         }
@@ -108,23 +115,24 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
 }
 
 const HEAD: &str = "\
-#         hop          data   round trips      time/hop        spread
-#                       (B)      a launch          (us)          (us)";
+#           hop   data  round trips      time/hop        spread    round trip
+#                  (B)     a launch          (us)          (us)          (us)";
 
-fn signal(rank: &Rank, rounds: u32, harness: &mut Harness<'_>) -> Result<Timing> {
+fn signal(rank: &Rank, suffix: &str, rounds: u32, harness: &mut Harness<'_>) -> Result<Timing> {
     let communicator = &rank.communicator;
     let me = communicator.rank();
     let config = EndpointConfig::new(Transport::PeerMemory);
     let connection = communicator.connect(&config, 1 - me, TAG)?.get()?;
     let semaphore = communicator.build_semaphore(&connection, TAG)?.get()?;
-    let function = communicator.device().function(first(signal_hop.instances())?)?;
+    let kernel = signal_hop.instance(suffix).context("this program has no such signal kernel")?;
+    let function = communicator.device().function(kernel)?;
     let args = SignalHopArgs {
         guard: communicator.guard(register_launch_tag(function.kernel().name)),
         semaphore: semaphore.device_handle(),
         rounds,
         rank: me,
     };
-    let timings = harness.measure(&mut [Candidate::new("signal", |stream| {
+    let timings = harness.measure(&mut [Candidate::new(suffix, |stream| {
         // SAFETY: the semaphore outlives the measurement, which waits for its last launch.
         Ok(unsafe { stream.launch(&function, Grid::new(1, 32), &args) }?)
     })])?;
@@ -154,10 +162,6 @@ fn packet(rank: &Rank, suffix: &str, rounds: u32, harness: &mut Harness<'_>) -> 
     // The peer's last packet has arrived, but its kernel may still count.
     harness.lockstep()?;
     one(&timings)
-}
-
-fn first(instances: &'static [Kernel]) -> Result<&'static Kernel> {
-    instances.first().context("this program has no signal kernel")
 }
 
 fn one(timings: &[Timing]) -> Result<Timing> {

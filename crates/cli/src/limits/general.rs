@@ -120,7 +120,8 @@ fn hops(
         rounds: ROUNDS,
         rank,
     };
-    let signal = hop::signal_hop.instance("").context("the kernel `signal_hop` is missing")?;
+    let signal =
+        hop::signal_hop.instance("_relaxed").context("the kernel `signal_hop` is missing")?;
     let packet = hop::packet_hop.instance("_ll8").context("`packet_hop_ll8` is missing")?;
     let (signal, packet) = (device.function(signal)?, device.function(packet)?);
     let grid = Grid::new(1, 32);

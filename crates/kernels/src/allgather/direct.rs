@@ -89,7 +89,7 @@ kernels! {
             |to, from, begin, end| {
                 let first = begin as u64 * 16;
                 let last = (end as u64 * 16).min(bytes);
-                let length = if last > first { last - first } else { 0 };
+                let length = last.saturating_sub(first);
                 copy_bytes(to.at64(first), from.at64(first), length, thread_idx(), block_dim());
             },
         )

@@ -59,7 +59,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResu
     let epoch = args.epochs.current();
     meet::<_, N>(args, &args.guard, flags, 2 * epoch)?;
     let first = rank as u64 * args.chunk as u64 * 16;
-    let bytes = if args.bytes > first { args.bytes - first } else { 0 };
+    let bytes = args.bytes.saturating_sub(first);
     let (begin, end) = block_range(chunk_length(args.units, args.chunk, rank), args.per_block);
     let get = |p: u32, i: u32| {
         let input = param_at!(args, DirectArgs, inputs, p);

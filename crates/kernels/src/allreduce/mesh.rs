@@ -72,9 +72,9 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
         let part = |p: u32| {
             let first = (p as u64 * args.chunk as u64 + done as u64) * 16;
             let length = chunk_length(args.units, args.chunk, p);
-            let rest = if length > done { length - done } else { 0 };
-            let (begin, end) = block_range(rest.min(args.round), args.per_block);
-            let bytes = if args.bytes > first { args.bytes - first } else { 0 };
+            let rest = length.saturating_sub(done).min(args.round);
+            let (begin, end) = block_range(rest, args.per_block);
+            let bytes = args.bytes.saturating_sub(first);
             (first, bytes, begin, end)
         };
         let mut k = 1;
