@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use mscclrs_core::{EndpointConfig, Transport, register_launch_tag};
-use mscclrs_device::{Global, Kernel};
+use mscclrs_device::Global;
 use mscclrs_gpu::{BackendKind, Grid};
 use mscclrs_kernels::hop::{PacketHopArgs, SignalHopArgs, packet_hop, signal_hop};
 use serde::Serialize;
