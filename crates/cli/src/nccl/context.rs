@@ -38,6 +38,14 @@ impl Context {
                 allowed: "NCCL runs on CUDA devices only".into(),
             });
         }
+        // SAFETY: it looks for the library and calls nothing in it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::Invalid {
+                what: "CUDA's driver",
+                value: "no libcuda.so.1 in the loader's path".into(),
+                allowed: "NCCL needs the driver that the device was opened with".into(),
+            });
+        }
         let ordinal = device.ordinal();
         let mut retained = RETAINED.lock().unwrap_or_else(PoisonError::into_inner);
         let retained = retained.get_or_insert_default();
