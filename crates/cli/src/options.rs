@@ -1,8 +1,10 @@
 //! The command line. Values are read to what they mean here, so that nothing later meets a wrong one.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mscclrs_collectives::{AllGather, AllReduce, Shape, Tuning};
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
@@ -86,6 +88,10 @@ pub(crate) struct CollectiveOptions {
     /// Kind of memory that inputs and outputs lie in.
     #[arg(long, value_enum, default_value = "symmetric")]
     pub(crate) buffers: Buffers,
+    /// One algorithm for all sizes instead of the table's choice, and the launch: direct, mesh,
+    /// one-shot-ll16:8x256 (blocks x threads), ...
+    #[arg(long, value_name = "NAME[:BxT]", value_parser = parse_algorithm)]
+    pub(crate) algorithm: Option<Algorithm>,
     /// Measure another implementation too, alternating with ours.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) compare: Option<Compare>,
@@ -200,6 +206,52 @@ fn parse_factor(text: &str) -> Result<u64, String> {
 
 fn parse_graph(text: &str) -> Result<u64, String> {
     number(text, "a number of operations for a graph", 0, 100_000)
+}
+
+/// An algorithm by name, and how it is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Algorithm {
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+}
+
+impl Algorithm {
+    /// The table that has nothing else, for one of the collectives; nothing if it has no such
+    /// algorithm.
+    pub(crate) fn all_reduce(&self) -> Option<Tuning> {
+        let algorithm = AllReduce::ALL.into_iter().find(|a| a.name() == self.name)?;
+        Some(Tuning::only(algorithm, AllGather::Mesh, self.shape))
+    }
+
+    /// As [`Algorithm::all_reduce`].
+    pub(crate) fn all_gather(&self) -> Option<Tuning> {
+        let algorithm = AllGather::ALL.into_iter().find(|a| a.name() == self.name)?;
+        Some(Tuning::only(AllReduce::Mesh, algorithm, self.shape))
+    }
+}
+
+fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
+    let (name, shape) = text.split_once(':').unwrap_or((text, "16x256"));
+    let names: BTreeSet<&str> = AllReduce::ALL
+        .into_iter()
+        .map(AllReduce::name)
+        .chain(AllGather::ALL.into_iter().map(AllGather::name))
+        .collect();
+    if !names.contains(name) {
+        let names: Vec<&str> = names.into_iter().collect();
+        return Err(format!("`{name}` is no algorithm; allowed are {}", names.join(", ")));
+    }
+    let number = |text: &str| text.parse::<u32>().ok().filter(|n| (1..=1024).contains(n));
+    let parts = shape.split_once('x').and_then(|(b, t)| Some((number(b)?, number(t)?)));
+    match parts {
+        Some((blocks, threads)) if threads.is_multiple_of(32) && blocks <= 128 => {
+            Ok(Algorithm { name: name.into(), shape: Shape { blocks, threads } })
+        }
+        _ => Err(format!(
+            "`{shape}` is no launch; allowed are blocks x threads like 8x256, at most 128 blocks, \
+             threads a multiple of 32 up to 1024"
+        )),
+    }
 }
 
 fn parse_ranks(text: &str) -> Result<u32, String> {

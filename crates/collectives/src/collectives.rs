@@ -310,6 +310,7 @@ impl Collectives {
             epochs.write(&stream, 0, &words)?;
         }
         stream.synchronize()?;
+        drop(stream);
         barrier()?;
         Ok(())
     }

@@ -143,7 +143,19 @@ pub(crate) fn run(
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
     require_memory(rank, largest)?;
 
-    let collectives = Collectives::new(communicator)?;
+    let collectives = match &options.algorithm {
+        None => Collectives::new(communicator)?,
+        Some(algorithm) => {
+            let tuning = match collective {
+                Collective::AllGather => algorithm.all_gather(),
+                Collective::AllReduce => algorithm.all_reduce(),
+            };
+            let tuning = tuning.ok_or_else(|| {
+                usage!("--algorithm: {} has no {}", collective.name(), algorithm.name)
+            })?;
+            Collectives::with_tuning(communicator, tuning)?
+        }
+    };
     let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
     let yardstick = yardstick(rank, collective, options, largest)?;

@@ -18,6 +18,7 @@ use crate::backend::{
 use crate::cuda::context::Context;
 use crate::cuda::event::{Backoff, CudaEvent};
 use crate::cuda::library::{Api, api, code};
+use crate::cuda::memory::PinnedMemory;
 use crate::cuda::module::Modules;
 use crate::cuda::stream::{self, CudaStream};
 use crate::cuda::vmm::{self, HandleTypes};
@@ -41,6 +42,8 @@ pub(super) struct Gpu {
     pub(super) modules: Modules,
     name: String,
     streams: Mutex<Streams>,
+    /// Staging buffers that no stream uses.
+    staging: Mutex<Vec<PinnedMemory>>,
     service: Mutex<Option<Arc<CudaStream>>>,
     shareable: OnceLock<HandleTypes>,
 }
@@ -180,6 +183,7 @@ impl Gpu {
             modules: Modules::default(),
             name,
             streams: Mutex::default(),
+            staging: Mutex::default(),
             service: Mutex::default(),
             shareable: OnceLock::new(),
         })
@@ -240,6 +244,17 @@ impl Gpu {
 
     pub(super) fn register(&self, stream: CUstream) {
         lock(&self.streams).live.push(RawStream(stream));
+    }
+
+    /// A staging buffer that no stream uses; pins memory only if there is none.
+    pub(super) fn take_staging(&'static self, bytes: u64) -> Result<PinnedMemory> {
+        let free = lock(&self.staging).pop();
+        free.map_or_else(|| PinnedMemory::alloc(self, bytes), Ok)
+    }
+
+    /// Takes back a staging buffer that no work uses any more.
+    pub(super) fn give_staging(&self, staging: PinnedMemory) {
+        lock(&self.staging).push(staging);
     }
 
     /// Takes a stream whose owner is gone; destroys it now or when its work is done.

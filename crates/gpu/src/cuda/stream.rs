@@ -198,11 +198,13 @@ impl CudaStream {
     }
 
     /// Runs `step` with the staging buffer; a stream of somebody else's gets one when it first needs it.
+    /// Buffers go from stream to stream and are never freed: freeing pinned memory can wait for kernels
+    /// too.
     fn with_staging<T>(&self, step: impl FnOnce(&PinnedMemory) -> Result<T>) -> Result<T> {
         let mut staging = lock(&self.staging);
         match &*staging {
             Some(memory) => step(memory),
-            None => step(staging.insert(PinnedMemory::alloc(self.gpu, STAGING)?)),
+            None => step(staging.insert(self.gpu.take_staging(STAGING)?)),
         }
     }
 
@@ -448,6 +450,10 @@ impl Drop for CudaStream {
                 let never_run = lock(&slot).take();
                 drop(never_run);
             }
+        }
+        // Idle: every call that used it drained the stream.
+        if let Some(staging) = lock(&self.staging).take() {
+            self.gpu.give_staging(staging);
         }
         if self.owned {
             self.gpu.retire(self.raw);
