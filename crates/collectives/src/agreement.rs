@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use mscclrs_core::Communicator;
 use mscclrs_gpu::BackendKind;
 
+use crate::kernels::Kernels;
 use crate::{Error, Result, Shape, Tuning};
 
 /// What every rank can do: the least of all.
@@ -18,23 +19,44 @@ pub(crate) struct Agreed {
     pub(crate) cpu: bool,
 }
 
-/// Collective. `resident`: blocks of any kernel that this rank's device holds at once.
-pub(crate) fn agree(communicator: &Communicator, resident: u32) -> Result<Agreed> {
+/// Collective: the ranks tell each other whether their kernels are ready and how many blocks of any
+/// of them their devices hold. An error on every rank if one rank failed.
+pub(crate) fn agree(
+    communicator: &Communicator,
+    kernels: Result<Kernels>,
+) -> Result<(Kernels, Agreed)> {
     let device = communicator.device();
-    let limits = device.limits();
-    let threads = limits.threads_per_block;
-    let mut message = Vec::with_capacity(24);
+    let (resident, why) = match &kernels {
+        Ok(kernels) => (kernels.resident, String::new()),
+        Err(error) => (0, error.to_string()),
+    };
+    let threads = device.limits().threads_per_block;
+    let mut message = Vec::with_capacity(24 + why.len());
     message.extend_from_slice(&resident.to_le_bytes());
     message.extend_from_slice(&threads.to_le_bytes());
     message.extend_from_slice(&device.uuid());
+    message.extend_from_slice(why.as_bytes());
     let all = communicator.bootstrap().all_gather(&message)?;
+    let kernels = kernels?;
     let word = |m: &[u8], at: usize| {
-        m.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(1, u32::from_le_bytes)
+        m.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
-    let sharing = |m: &[u8]| all.iter().filter(|o| o.get(8..) == m.get(8..)).count() as u32;
-    let blocks = all.iter().map(|m| word(m, 0) / sharing(m)).min().unwrap_or(1).max(1);
+    let uuid = |m: &[u8]| m.get(8..24).map(<[u8]>::to_vec);
+    for (rank, message) in (0..).zip(&all) {
+        if let Some(why) = message.get(24..).filter(|why| !why.is_empty()) {
+            let why = String::from_utf8_lossy(why).into_owned();
+            return Err(Error::Peer { rank, why });
+        }
+        let sharing = all.iter().filter(|other| uuid(other) == uuid(message)).count() as u32;
+        if word(message, 0) / sharing == 0 {
+            let resident = word(message, 0);
+            return Err(Error::Crowded { rank, resident, sharing });
+        }
+    }
+    let sharing = |m: &[u8]| all.iter().filter(|o| uuid(o) == uuid(m)).count() as u32;
+    let blocks = all.iter().map(|m| word(m, 0) / sharing(m)).min().unwrap_or(1);
     let threads = all.iter().map(|m| word(m, 4)).min().unwrap_or(1).max(1);
-    Ok(Agreed { blocks, threads, cpu: device.kind() == BackendKind::Cpu })
+    Ok((kernels, Agreed { blocks, threads, cpu: device.kind() == BackendKind::Cpu }))
 }
 
 /// An error on every rank if the ranks' tables differ.

@@ -39,7 +39,7 @@ pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<All
         shape: Shape { blocks: 16, threads: 256 },
     });
     let registered = inner.ranks as usize <= mscclrs_kernels::ranks::INLINE_RANKS
-        && registry.find(call.output, call.bytes * inner.ranks as u64).is_some();
+        && registry.find(call.output, call.bytes.saturating_mul(inner.ranks as u64)).is_some();
     if rule.algorithm == AllGather::Direct && !registered {
         rule.algorithm = AllGather::Mesh;
     }

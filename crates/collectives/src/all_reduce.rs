@@ -40,9 +40,14 @@ pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<All
         algorithm: AllReduce::Mesh,
         shape: Shape { blocks: 16, threads: 256 },
     });
-    if rule.algorithm == AllReduce::Direct && !is_registered(inner, registry, call) {
-        rule.algorithm = AllReduce::Mesh;
-    }
+    // What is not there for this rank count is replaced, on every rank alike.
+    rule.algorithm = match rule.algorithm {
+        AllReduce::Direct if !is_registered(inner, registry, call) => AllReduce::Mesh,
+        AllReduce::OneShotLl8 if inner.context.one_shot.is_none() => AllReduce::TwoShotLl8,
+        AllReduce::OneShotLl16 if inner.context.one_shot.is_none() => AllReduce::TwoShotLl16,
+        AllReduce::Push if inner.context.push.is_none() => AllReduce::Mesh,
+        algorithm => algorithm,
+    };
     rule
 }
 

@@ -58,8 +58,7 @@ impl Collectives {
 
     fn build(communicator: &Communicator, tuning: Option<Tuning>) -> Result<Collectives> {
         let ranks = communicator.world_size();
-        let kernels = Kernels::load(communicator.device(), ranks)?;
-        let agreed = agree(communicator, kernels.resident)?;
+        let (kernels, agreed) = agree(communicator, Kernels::load(communicator.device(), ranks))?;
         let tuning = tuning.unwrap_or_else(|| Tuning::built_in(ranks, agreed));
         same_tuning(communicator, &tuning)?;
         let context = Arc::new(Context::new(communicator, kernels)?);
@@ -71,6 +70,8 @@ impl Collectives {
             tuning,
             context,
         };
+        // Nobody launches while another still prepares: what prepares may wait for the device.
+        communicator.bootstrap().barrier()?;
         Ok(Collectives { inner: Arc::new(inner), registry: Mutex::default() })
     }
 
@@ -81,8 +82,9 @@ impl Collectives {
 
     /// Allocates memory of the same size on every rank, registered for zero copy. Collective.
     pub fn alloc(&self, bytes: u64) -> Result<SymmetricBuffer> {
+        let mut registry = self.enter()?;
         let buffer = self.inner.communicator.alloc(bytes)?;
-        self.enter()?.add(buffer.registration().clone());
+        registry.add(buffer.registration().clone());
         Ok(buffer)
     }
 
@@ -90,8 +92,9 @@ impl Collectives {
     /// cannot share its own. Collective: every rank, same order, same size. A call uses it where its
     /// buffers lie in registrations, at the same offsets on every rank.
     pub fn register(&self, buffer: &Buffer) -> Result<Registration> {
+        let mut registry = self.enter()?;
         let registration = self.inner.communicator.register(buffer)?;
-        self.enter()?.add(registration.clone());
+        registry.add(registration.clone());
         Ok(registration)
     }
 
@@ -116,8 +119,9 @@ impl Collectives {
         check_length("output", output, count, data_type)?;
         // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
         unsafe {
-            self.all_reduce_raw(input.address(), output.address(), count, data_type, op, stream)
+            self.all_reduce_raw(input.address(), output.address(), count, data_type, op, stream)?;
         }
+        keep(stream, input, output)
     }
 
     /// Gathers `count` elements of every rank, by rank, into `world_size * count` elements of every
@@ -134,7 +138,10 @@ impl Collectives {
         let total = count.saturating_mul(self.inner.ranks as u64);
         check_length("output", output, total, data_type)?;
         // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
-        unsafe { self.all_gather_raw(input.address(), output.address(), count, data_type, stream) }
+        unsafe {
+            self.all_gather_raw(input.address(), output.address(), count, data_type, stream)?;
+        }
+        keep(stream, input, output)
     }
 
     /// As [`Collectives::all_reduce`], by address.
@@ -157,12 +164,11 @@ impl Collectives {
         }
         let bytes = bytes_of(count, data_type)?;
         check_alignment(input, output, data_type)?;
-        self.begin(stream)?;
-        if self.inner.ranks == 1 {
-            return self.copy(output, input, bytes, stream);
-        }
         let call = all_reduce::Call { input, output, bytes, data_type, op };
-        all_reduce::launch(&self.inner, &registry, call, stream)
+        self.in_turn(stream, || match self.inner.ranks {
+            1 => copy(output, input, bytes, stream),
+            _ => all_reduce::launch(&self.inner, &registry, call, stream),
+        })
     }
 
     /// As [`Collectives::all_gather`], by address.
@@ -183,16 +189,11 @@ impl Collectives {
         }
         let bytes = bytes_of(count, data_type)?;
         check_alignment(input, output, data_type)?;
-        self.begin(stream)?;
-        if self.inner.ranks == 1 {
-            return self.copy(output, input, bytes, stream);
-        }
-        all_gather::launch(
-            &self.inner,
-            &registry,
-            all_gather::Call { input, output, bytes },
-            stream,
-        )
+        let call = all_gather::Call { input, output, bytes };
+        self.in_turn(stream, || match self.inner.ranks {
+            1 => copy(output, input, bytes, stream),
+            _ => all_gather::launch(&self.inner, &registry, call, stream),
+        })
     }
 
     /// The name of the algorithm that a call with these arguments uses.
@@ -245,22 +246,42 @@ impl Collectives {
         }
     }
 
-    /// What every call does before it enqueues.
-    fn begin(&self, stream: &Stream) -> Result<()> {
-        self.inner.communicator.order(stream)?;
-        if stream.is_capturing()? {
-            stream.retain(self.inner.clone())?;
+    /// Enqueues in the communicator's order, as the only one who does, and keeps what is captured alive.
+    /// A call that fails from here on ends the communicator: the other ranks made it and would wait for
+    /// ever.
+    fn in_turn(&self, stream: &Stream, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+        let communicator = &self.inner.communicator;
+        let turn = communicator.enter()?;
+        turn.order(stream)?;
+        let enqueued = stream
+            .is_capturing()
+            .and_then(|capturing| match capturing {
+                true => stream.retain(self.inner.clone()),
+                false => Ok(()),
+            })
+            .map_err(Error::from)
+            .and_then(|()| enqueue());
+        if let Err(error) = &enqueued {
+            communicator.abort(&error.to_string());
         }
-        Ok(())
+        enqueued
     }
+}
 
-    fn copy(&self, to: u64, from: u64, bytes: u64, stream: &Stream) -> Result<()> {
-        if to != from {
-            // SAFETY: the promise of the public call.
-            unsafe { stream.copy(to, from, bytes)? };
-        }
-        Ok(())
+/// A captured call keeps its buffers as long as the graph lives.
+fn keep(stream: &Stream, input: &Buffer, output: &Buffer) -> Result<()> {
+    if stream.is_capturing()? {
+        stream.retain(Arc::new((input.clone(), output.clone())))?;
     }
+    Ok(())
+}
+
+fn copy(to: u64, from: u64, bytes: u64, stream: &Stream) -> Result<()> {
+    if to != from {
+        // SAFETY: the promise of the public call.
+        unsafe { stream.copy(to, from, bytes)? };
+    }
+    Ok(())
 }
 
 fn bytes_of(count: u64, data_type: DataType) -> Result<u64> {

@@ -3,7 +3,6 @@
 
 use mscclrs_core::{Communicator, Region};
 use mscclrs_device::{Global, MAX_BLOCKS, ParamArray};
-use mscclrs_gpu::{Buffer, MemoryKind};
 use mscclrs_kernels::ranks::{INLINE_RANKS, Peers};
 
 use crate::kernels::Kernels;
@@ -49,7 +48,7 @@ pub(crate) struct Scratch {
     pub(crate) slot: u64,
     /// Where the flags begin, in 8-byte words.
     pub(crate) flags: u32,
-    _table: Option<Buffer>,
+    _table: Option<Table>,
 }
 
 /// Everything that launches use.
@@ -85,9 +84,13 @@ impl Context {
             2 * n * 2 * MOST_GATHER_PACKET,
             2 * n * mesh + flags,
             flags,
+            // The pointer tables of the eight regions before.
+            8 * 8 * n,
         ]
         .map(|bytes| bytes.max(256));
         let regions = communicator.create_regions(&sizes)?;
+        let tables = write_tables(communicator, &regions)?;
+        let mut tables = tables.into_iter();
         let mut regions = regions.into_iter();
         let mut scratch = |slot: u64, data: u64| -> Result<Scratch> {
             let region = regions.next().ok_or_else(|| mscclrs_gpu::Error::Invalid {
@@ -95,7 +98,8 @@ impl Context {
                 value: "too few".into(),
                 allowed: "as many as asked for".into(),
             })?;
-            Scratch::new(communicator, region, slot, (data / 8) as u32)
+            let table = tables.next().flatten();
+            Ok(Scratch::new(ranks, region, table, slot, (data / 8) as u32))
         };
         let scratches = [
             scratch(2 * one_shot, 0)?,
@@ -139,26 +143,42 @@ impl Context {
 }
 
 impl Scratch {
-    fn new(communicator: &Communicator, region: Region, slot: u64, flags: u32) -> Result<Scratch> {
-        let ranks = communicator.world_size() as usize;
-        let pointers: Vec<u64> = (0..ranks as u32).map(|rank| region.of(rank)).collect();
-        let table = if ranks > INLINE_RANKS {
-            let device = communicator.device();
-            let table = device.alloc(8 * ranks as u64, MemoryKind::Plain)?;
-            let stream = device.create_stream()?;
-            let bytes: Vec<u8> = pointers.iter().flat_map(|p| p.to_le_bytes()).collect();
-            table.write(&stream, 0, &bytes)?;
-            stream.synchronize()?;
-            Some(table)
-        } else {
-            None
-        };
+    fn new(ranks: u32, region: Region, table: Option<Table>, slot: u64, flags: u32) -> Scratch {
+        let pointers: Vec<u64> = (0..ranks).map(|rank| region.of(rank)).collect();
         let peers = Peers {
             inline: pointer_array(&pointers),
-            table: table.as_ref().map_or(Global::null(), |t| Global::from_address(t.address())),
+            table: table.as_ref().map_or(Global::null(), |t| Global::from_address(t.address)),
         };
-        Ok(Scratch { region, peers, slot, flags, _table: table })
+        Scratch { region, peers, slot, flags, _table: table }
     }
+}
+
+/// The pointers of a region, in device memory.
+struct Table {
+    address: u64,
+    /// Where it lies.
+    _region: Region,
+}
+
+/// Writes the pointers of every region but the last into the last, where a kernel's arguments do not
+/// hold them all.
+fn write_tables(communicator: &Communicator, regions: &[Region]) -> Result<Vec<Option<Table>>> {
+    let ranks = communicator.world_size();
+    let Some((last, regions)) = regions.split_last().filter(|_| ranks as usize > INLINE_RANKS)
+    else {
+        return Ok(Vec::new());
+    };
+    let device = communicator.device();
+    let pointers = regions.iter().flat_map(|region| (0..ranks).map(|rank| region.of(rank)));
+    let bytes: Vec<u8> = pointers.flat_map(u64::to_le_bytes).collect();
+    // SAFETY: the region holds the memory, and nobody else has it yet.
+    let memory = unsafe { device.adopt(last.local(), bytes.len() as u64)? };
+    let stream = device.create_stream()?;
+    memory.write(&stream, 0, &bytes)?;
+    stream.synchronize()?;
+    let table =
+        |at: u64| Table { address: last.local() + at * 8 * ranks as u64, _region: last.clone() };
+    Ok((0..regions.len() as u64).map(|at| Some(table(at))).collect())
 }
 
 /// The first pointers of a list, as a kernel takes them.

@@ -32,9 +32,29 @@ pub enum Error {
     /// Set-up or another rank failed.
     #[error(transparent)]
     Core(#[from] mscclrs_core::Error),
+    /// More ranks share a device than it can run blocks of.
+    #[error(
+        "rank {rank}: {sharing} ranks share a device that holds {resident} blocks of a collective at once; every rank needs at least one, so use fewer ranks a device"
+    )]
+    Crowded {
+        /// A rank on that device.
+        rank: u32,
+        /// Blocks that the device holds.
+        resident: u32,
+        /// Ranks that share it.
+        sharing: u32,
+    },
     /// A device call failed.
     #[error(transparent)]
     Gpu(#[from] mscclrs_gpu::Error),
+    /// Another rank could not prepare its collectives.
+    #[error("rank {rank} could not prepare its collectives: {why}")]
+    Peer {
+        /// Which rank.
+        rank: u32,
+        /// Its error.
+        why: String,
+    },
     /// A buffer is too short for the call.
     #[error("the {what} has {have} bytes, but {need} are needed ({count} elements of {})", data_type.name())]
     Short {

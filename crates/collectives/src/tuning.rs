@@ -158,10 +158,10 @@ impl Tuning {
         use AllReduce as R;
         Tuning {
             all_reduce: vec![
-                rule(256 * KIB, R::OneShotLl8, 128, 512),
+                rule(64 * KIB, R::OneShotLl8, 64, 256),
+                rule(256 * KIB, R::OneShotLl16, 64, 512),
                 rule(512 * KIB, R::OneShotLl16, 128, 512),
-                rule(2 * MIB, R::Push, 64, 1024),
-                rule(4 * MIB, R::Push, 128, 1024),
+                rule(4 * MIB, R::Push, 128, 512),
                 rule(u64::MAX, R::Direct, 128, 512),
             ],
             all_gather: vec![

@@ -2,41 +2,6 @@
 
 use crate::ptr::{Global, Word16};
 
-/// Copies the 16-byte words [begin, end), shared out among `lanes` lanes of which this is `lane`;
-/// four loads in flight a lane. No lane waits for another.
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub fn copy_words(
-    to: Global<Word16>,
-    from: Global<Word16>,
-    begin: u32,
-    end: u32,
-    lane: u32,
-    lanes: u32,
-) {
-    let mut i = begin + lane;
-    // Sums that could pass 2^32 are kept on the left of no comparison: `end - i` cannot wrap.
-    while i < end && end - i > 3 * lanes {
-        let a = from.at(i).load();
-        let b = from.at(i + lanes).load();
-        let c = from.at(i + 2 * lanes).load();
-        let d = from.at(i + 3 * lanes).load();
-        to.at(i).store(a);
-        to.at(i + lanes).store(b);
-        to.at(i + 2 * lanes).store(c);
-        to.at(i + 3 * lanes).store(d);
-        i += 4 * lanes;
-    }
-    while i < end {
-        to.at(i).store(from.at(i).load());
-        // The last step may pass 2^32 where `end` is near it.
-        match i.checked_add(lanes) {
-            Some(next) => i = next,
-            None => break,
-        }
-    }
-}
-
 /// Copies `bytes` bytes of any alignment, shared out among `lanes` lanes of which this is `lane`.
 ///
 /// Where both addresses agree modulo 16 the middle moves as 16-byte words; where they agree modulo 4

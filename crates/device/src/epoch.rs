@@ -10,7 +10,7 @@
 //! again after 2^32 epochs, so a slot that was not written for a whole lap would hold a flag that
 //! looks right. Just before the lap ends the kernels therefore clean: see [`Epochs::cleans`].
 
-use crate::arch::{block_dim, block_idx, block_sync, grid_dim, thread_idx};
+use crate::arch::{block_dim, block_idx, block_sync, fence, grid_dim, thread_idx};
 use crate::atomic::{Release, Sys};
 use crate::ptr::Global;
 use crate::wait::{DeviceResult, Guard, WaitKind, poll_acquire};
@@ -85,6 +85,8 @@ pub fn clean_lap(epoch: u64, local: Global<u64>, half: u32) {
             other.at(i).store_atomic(crate::Relaxed, Sys, 0);
             i += block_dim();
         }
+        // A peer may write the same words once it has this call's packets, which are relaxed.
+        fence::<Sys>();
         block_sync();
     }
 }

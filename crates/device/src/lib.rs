@@ -30,12 +30,12 @@ mod unit;
 mod wait;
 
 pub use arch::{
-    ballot, block_dim, block_idx, block_sync, global_timer_ns, grid_dim, lane, shuffle_xor,
-    thread_idx, warp_sync,
+    ballot, block_any, block_dim, block_idx, block_sync, global_timer_ns, grid_dim, lane,
+    shuffle_xor, thread_idx, warp_sync,
 };
 pub use atomic::{AcqRel, Acquire, Cta, Gpu, Relaxed, Release, Sys};
 pub use channel::MemoryChannel;
-pub use copy::{copy_bytes, copy_words};
+pub use copy::copy_bytes;
 pub use epoch::{
     EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set, flag_wait,
 };

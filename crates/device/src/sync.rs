@@ -1,6 +1,6 @@
 //! Synchronisation inside one GPU.
 
-use crate::arch::{block_sync, grid_dim, thread_idx};
+use crate::arch::{block_any, block_sync, grid_dim, thread_idx};
 use crate::atomic::{AcqRel, Acquire, Gpu, Release};
 use crate::ptr::Global;
 use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, Waiting, poll};
@@ -9,7 +9,7 @@ use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, Waiting, poll};
 ///
 /// Invariant: the word holds (barriers passed << 32 | blocks arrived at the next). The last block to
 /// arrive opens the barrier by counting it, so the word needs no reset between launches, grids or
-/// graph replays. Only lane 0 of a block learns of an abort; the others see it at their next wait.
+/// graph replays. If the wait ends early, it does so for all lanes of the block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSyncer {
@@ -23,7 +23,7 @@ impl DeviceSyncer {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn sync(&self, guard: &Guard) -> DeviceResult {
         block_sync();
-        let mut result = Ok(0);
+        let mut ended = false;
         if thread_idx() == 0 {
             let before = self.count.fetch_add(AcqRel, Gpu, 1);
             let lap = before >> 32;
@@ -32,12 +32,12 @@ impl DeviceSyncer {
                 self.count.store_atomic(Release, Gpu, (lap + 1) << 32);
             } else {
                 let (at, kind) = (self.count, WaitKind::GridBarrier);
-                result = poll(guard, at, (lap + 1) << 32, kind, u32::MAX, |v| v >> 32 != lap);
+                let next = (lap + 1) << 32;
+                ended = poll(guard, at, next, kind, u32::MAX, |v| v >> 32 != lap).is_err();
                 self.count.load_atomic(Acquire, Gpu);
             }
         }
-        block_sync();
-        result.map(|_| ())
+        if block_any(ended) { Err(Aborted) } else { Ok(()) }
     }
 }
 

@@ -71,7 +71,8 @@ pub struct WaitRecord {
     pub block: u32,
     /// Index of the waiting lane in its block.
     pub thread: u32,
-    /// 1: the abort word was set; 2: the deadline passed.
+    /// 1: the abort word was set; 2: the deadline passed. 3, never in a record: another wait of this
+    /// rank ended early before.
     pub cause: u32,
     /// The tag that the host gave the launch, to find the kernel's name.
     pub launch: u64,
@@ -154,6 +155,11 @@ impl Waiting {
     fn look(&mut self, guard: &Guard) -> u32 {
         if guard.control.cast::<u32>().load_atomic(Relaxed, Sys) != 0 {
             return 1;
+        }
+        // Another wait has ended early: its work is missing, so this one would wait in vain, and so
+        // would all that were enqueued after it.
+        if guard.claim.load_atomic(Relaxed, Gpu) != 0 {
+            return 3;
         }
         if guard.timeout_ns == 0 {
             return 0;

@@ -1,8 +1,8 @@
 //! How blocks share work out, meet their peers and reduce.
 
 use mscclrs_device::{
-    Access, DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_dim, block_idx,
-    block_sync, flag_set, flag_wait, thread_idx, with_reduction,
+    Aborted, Access, DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_any,
+    block_dim, block_idx, block_sync, flag_set, flag_wait, thread_idx, with_reduction,
 };
 
 use crate::ranks::{Count, HasPeers, each_rank, peer};
@@ -108,16 +108,18 @@ pub fn meet<A: HasPeers, N: Count>(
         }
         p += block_dim();
     }
+    let mut ended = false;
     let mut p = thread_idx();
-    while p < flags.ranks {
+    while p < flags.ranks && !ended {
         if p != flags.rank {
             let mine = peer::<_, N>(args, flags.rank).at(flags.at);
-            flag_wait(guard, mine.at(p * MAX_BLOCKS + block_idx()), epoch, p)?;
+            let mine = mine.at(p * MAX_BLOCKS + block_idx());
+            ended = flag_wait(guard, mine, epoch, p).is_err();
         }
         p += block_dim();
     }
-    block_sync();
-    Ok(())
+    // A wait that ended early ends the whole block: the others must not go on without the peer.
+    if block_any(ended) { Err(Aborted) } else { Ok(()) }
 }
 
 /// One unit reduced over all ranks in rank order, so that every rank gets the same bits.

@@ -58,6 +58,9 @@ pub(crate) struct BlockState {
     lanes: Vec<Lane>,
     exited: Cell<u32>,
     at_barrier: RefCell<Vec<u32>>,
+    /// Whether a lane at the barrier brought a true predicate, and what the last barrier came to.
+    vote: Cell<bool>,
+    verdict: Cell<bool>,
     warps: Vec<Warp>,
     watched: RefCell<Vec<Watched>>,
     ready: RefCell<VecDeque<u32>>,
@@ -73,7 +76,8 @@ impl BlockState {
     }
 
     /// A lane comes to the barrier; true if it opened it and goes on.
-    pub(crate) fn arrive(&self, lane: u32) -> bool {
+    pub(crate) fn arrive(&self, lane: u32, predicate: bool) -> bool {
+        self.vote.set(self.vote.get() | predicate);
         self.at_barrier.borrow_mut().push(lane);
         let opened = self.open_barrier(Some(lane));
         debug_assert!(opened || self.at_barrier.borrow().contains(&lane));
@@ -89,7 +93,14 @@ impl BlockState {
             waiting.pop();
         }
         self.ready.borrow_mut().extend(waiting.drain(..));
+        self.verdict.set(self.vote.replace(false));
         true
+    }
+
+    /// Whether the predicate held on any lane of the barrier that opened last; lanes ask before they
+    /// come to the next, which cannot open without them.
+    pub(crate) fn verdict(&self) -> bool {
+        self.verdict.get()
     }
 
     /// A lane comes to a warp operation; true if it was the last and has its result.
@@ -253,6 +264,8 @@ impl Block {
                 .collect(),
             exited: Cell::new(0),
             at_barrier: RefCell::new(Vec::with_capacity(threads as usize)),
+            vote: Cell::new(false),
+            verdict: Cell::new(false),
             warps: (0..threads.div_ceil(WARP)).map(warp).collect(),
             watched: RefCell::default(),
             ready: RefCell::new((0..threads).collect()),

@@ -85,12 +85,13 @@ impl Engine for Lane {
         self.coords
     }
 
-    fn block_sync(&self) {
+    fn block_any(&self, predicate: bool) -> bool {
         let block = self.block();
         block.progress.set(true);
-        if !block.arrive(self.coords.thread) {
+        if !block.arrive(self.coords.thread, predicate) {
             self.suspend(Waiting::Barrier);
         }
+        block.verdict()
     }
 
     fn warp_exchange(&self, mask: u32, value: u32, lane_mask: u32) -> u32 {

@@ -234,6 +234,8 @@ impl Shared {
             match stream.synchronize_within(SLICE) {
                 Ok(true) => return self.check(),
                 Ok(false) => {}
+                // A mistake of the caller: nothing was asked of the device.
+                Err(error) if stream.is_capturing().unwrap_or(false) => return Err(error.into()),
                 Err(error) => {
                     self.give_up(&error.to_string());
                     return Err(error.into());

@@ -95,7 +95,10 @@ impl Turn<'_> {
     ///
     /// Blocks only when a capture begins on another stream than the last operation's: until that
     /// operation has ended, a rank is lost, or a wait ended early.
+    ///
+    /// An error if a rank was lost or a wait ended early before: the communicator is of no use then.
     pub fn order(&self, stream: &Stream) -> Result<()> {
+        self.shared.check()?;
         let raw = stream.raw();
         if !stream.is_capturing()? {
             let same = self.with(|s| s.last_run.as_ref().is_some_and(|last| last.raw() == raw));

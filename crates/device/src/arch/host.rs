@@ -77,7 +77,11 @@ pub trait Engine {
     /// Where the lane is.
     fn coords(&self) -> Coords;
     /// Waits for all lanes of the block that have not exited.
-    fn block_sync(&self);
+    fn block_sync(&self) {
+        self.block_any(false);
+    }
+    /// Waits for all lanes of the block that have not exited; whether the predicate holds on any.
+    fn block_any(&self, predicate: bool) -> bool;
     /// Exchanges `value` among the lanes of `mask` in this warp: gives the value of lane
     /// `lane ^ lane_mask`. All lanes of the mask meet here.
     fn warp_exchange(&self, mask: u32, value: u32, lane_mask: u32) -> u32;
@@ -168,6 +172,12 @@ pub fn block_sync() {
     if let Some(engine) = engine() {
         engine.block_sync();
     }
+}
+
+/// As [`block_sync`], and gives every lane whether the predicate holds on any lane.
+#[inline]
+pub fn block_any(predicate: bool) -> bool {
+    engine().map_or(predicate, |e| e.block_any(predicate))
 }
 
 /// Waits for the lanes of `mask` in this warp; orders their memory accesses.

@@ -15,6 +15,8 @@ use crate::ptr::Word16;
 unsafe extern "C" {
     #[link_name = "llvm.nvvm.barrier.cta.sync.all"]
     fn barrier_cta_sync_all(id: u32);
+    #[link_name = "llvm.nvvm.barrier.cta.red.or.all"]
+    fn barrier_cta_red_or_all(id: u32, predicate: bool) -> bool;
     #[link_name = "llvm.nvvm.bar.warp.sync"]
     fn bar_warp_sync(mask: u32);
     #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
@@ -62,6 +64,13 @@ pub fn lane() -> u32 {
 pub fn block_sync() {
     // SAFETY: the barrier that does not need the warp's lanes to arrive together.
     unsafe { barrier_cta_sync_all(0) }
+}
+
+/// As [`block_sync`], and gives every lane whether the predicate holds on any lane.
+#[inline(always)]
+pub fn block_any(predicate: bool) -> bool {
+    // SAFETY: as in `block_sync`.
+    unsafe { barrier_cta_red_or_all(0, predicate) }
 }
 
 /// Waits for the lanes of `mask` in this warp; orders their memory accesses.
