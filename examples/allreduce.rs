@@ -1,4 +1,4 @@
-//! Four ranks of one process add up their buffers.
+//! The ranks of one process add up their buffers: one rank a GPU, or four on the CPU device.
 //!
 //! `cargo run --release -p mscclrs-examples --example allreduce`
 
@@ -6,38 +6,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use mscclrs::gpu::{BackendKind, Device};
-use mscclrs::{Collectives, Communicator, DataType, LocalBootstrap, ReduceOp};
+use mscclrs::gpu::{BackendKind, Device, default_backend, device_count};
+use mscclrs::{Bootstrap, Collectives, Communicator, DataType, LocalBootstrap, ReduceOp};
 
-const RANKS: u32 = 4;
 const COUNT: u64 = 1000;
 
-fn rank(bootstrap: LocalBootstrap, rank: u32) -> Result<()> {
-    let device = Device::open(BackendKind::Cpu, rank)?;
+fn rank(kind: BackendKind, bootstrap: LocalBootstrap) -> Result<()> {
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.world_size());
+    let device = Device::open(kind, rank)?;
     let communicator = Communicator::new(Arc::new(bootstrap), device.clone())?;
     let collectives = Collectives::new(&communicator)?;
     let stream = device.create_stream()?;
 
-    let buffer = collectives.alloc(4 * COUNT)?;
-    let ones = (rank as f32 + 1.0).to_le_bytes().repeat(COUNT as usize);
-    buffer.buffer().write(&stream, 0, &ones)?;
-    let (data, sum) = (buffer.buffer(), ReduceOp::Sum);
-    collectives.all_reduce(data, data, COUNT, DataType::F32, sum, &stream)?;
+    let memory = collectives.alloc(4 * COUNT)?;
+    let buffer = memory.buffer();
+    buffer.write(&stream, 0, &(rank + 1).to_le_bytes().repeat(COUNT as usize))?;
+    collectives.all_reduce(buffer, buffer, COUNT, DataType::U32, ReduceOp::Sum, &stream)?;
     communicator.synchronize(&stream)?;
 
     let mut result = vec![0; 4 * COUNT as usize];
-    data.read(&stream, 0, &mut result)?;
-    // 1 + 2 + 3 + 4
-    ensure!(result == 10f32.to_le_bytes().repeat(COUNT as usize), "rank {rank}: a wrong sum");
-    println!("rank {rank}: every element is 10");
+    buffer.read(&stream, 0, &mut result)?;
+    let sum = ranks * (ranks + 1) / 2;
+    ensure!(result == sum.to_le_bytes().repeat(COUNT as usize), "rank {rank}: a wrong sum");
+    println!("rank {rank} on {device:?} [{}]: every element is {sum}", device.name());
     Ok(())
 }
 
 fn main() -> Result<()> {
-    let bootstraps = LocalBootstrap::create(RANKS, Duration::from_secs(30));
+    let kind = default_backend()?;
+    let ranks = if kind == BackendKind::Cpu { 4 } else { device_count(kind)? };
+    let bootstraps = LocalBootstrap::create(ranks, Duration::from_secs(30));
     std::thread::scope(|scope| {
-        let ranks: Vec<_> =
-            (0..).zip(bootstraps).map(|(r, b)| scope.spawn(move || rank(b, r))).collect();
-        ranks.into_iter().try_for_each(|r| r.join().expect("a rank panicked"))
+        let ranks: Vec<_> = bootstraps.into_iter().map(|b| scope.spawn(|| rank(kind, b))).collect();
+        ranks.into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
     })
 }

@@ -1,8 +1,10 @@
-//! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`.
+//! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`,
+//! `cargo xtask performance`.
 //!
 //! It depends on no crate that embeds device files, so that it builds when these are missing.
 
 mod bundle;
+mod performance;
 mod ptx;
 mod shell;
 mod steps;
@@ -25,6 +27,12 @@ enum Command {
     Gpu {
         #[command(subcommand)]
         command: GpuCommand,
+    },
+    /// Write the tables of docs/src/performance.md from the files in docs/performance
+    Performance {
+        /// Change nothing: fail if the page is not what the files make
+        #[arg(long)]
+        check: bool,
     },
     /// Make the device files in crates/kernels/device
     Ptx {
@@ -55,6 +63,8 @@ enum GpuCommand {
 fn main() -> ExitCode {
     let result = match Options::parse().command {
         Command::Gpu { command: GpuCommand::Bundle } => bundle::bundle(),
+        Command::Performance { check: true } => performance::check(),
+        Command::Performance { check: false } => performance::write(),
         Command::Ptx { check: true, draft: _ } => ptx::check(),
         Command::Ptx { check: false, draft } => ptx::build(draft),
         Command::Test { only: _, list: true } => test::list(),

@@ -6,15 +6,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use mscclrs_ptx::{
-    Architecture, BuildRequest, Built, EntryRecord, Manifest, PTX_ARCHITECTURES, Tools, build_one,
-    read_image,
+    Architecture, BuildRequest, Built, CUBIN_CAPABILITIES, EntryRecord, Manifest,
+    PTX_ARCHITECTURES, Tools, build_one, read_image,
 };
 
 use crate::shell::{root, target};
 
-/// Compute capabilities whose cubins are in the program: the driver would take 20 ms an entry to make
-/// them from PTX.
-const CUBINS: [u32; 6] = [80, 86, 89, 90, 100, 120];
 /// What `--check` builds again.
 const CHECKED: Architecture = PTX_ARCHITECTURES[1];
 const MODULE: &str = "mscclrs_kernels";
@@ -44,7 +41,7 @@ fn request(tools: &Tools, draft: bool) -> BuildRequest<'_> {
         out: device_folder(),
         work: target().join("ptx"),
         architectures: &PTX_ARCHITECTURES,
-        cubins: &CUBINS,
+        cubins: &CUBIN_CAPABILITIES,
         draft,
         tools,
         progress: &say,

@@ -7,15 +7,16 @@ use mscclrs_ptx::Tools;
 
 use crate::shell::{cargo, run as run_command, run_and_read, succeeds};
 use crate::steps::{Counts, Step};
-use crate::{ptx, steps};
+use crate::{performance, ptx, steps};
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step { name: "tools", what: "what the other steps need is here", run: tools },
     Step { name: "fmt", what: "the code is formatted", run: format },
     Step { name: "clippy", what: "no warnings", run: clippy },
     Step { name: "doc", what: "the documentation builds without warnings", run: doc },
     Step { name: "nextest", what: "the tests, each with a time limit", run: nextest },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
+    Step { name: "figures", what: "the page of figures is what was measured", run: figures },
     Step { name: "ptx", what: "the device files are what the sources make", run: device_files },
 ];
 
@@ -89,6 +90,11 @@ fn nextest() -> Result<Counts> {
 
 fn doctest() -> Result<Counts> {
     Ok(doctest_counts(&run_and_read(&mut cargo(&["test", "--doc", "--workspace"]))?))
+}
+
+fn figures() -> Result<Counts> {
+    performance::check()?;
+    Ok(NONE)
 }
 
 fn device_files() -> Result<Counts> {

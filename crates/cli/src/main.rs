@@ -2,6 +2,7 @@
 
 mod bench;
 mod harness;
+mod kernel;
 mod limits;
 mod nccl;
 mod options;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     };
     let end = match &cli.command {
         Command::Bench(bench) => bench::run(bench),
+        Command::Kernel(kernel) => kernel::run(kernel),
     };
     end.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mscclrs_collectives::{AllGather, AllReduce, Shape, Tuning};
+use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
@@ -22,6 +23,33 @@ pub(crate) enum Command {
     /// Measure, and check every result.
     #[command(subcommand)]
     Bench(Bench),
+    /// Kernels of one's own.
+    #[command(subcommand)]
+    Kernel(Kernel),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Kernel {
+    /// Compile a crate's kernels for GPUs, check them, and write them to its folder `device`.
+    Build(KernelBuildOptions),
+}
+
+/// Options of `kernel build`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KernelBuildOptions {
+    /// Folder of the crate.
+    #[arg(value_name = "CRATE")]
+    pub(crate) folder: PathBuf,
+    /// Compute capabilities to compile for, such as 90 or 80,90 [default: all that are known].
+    #[arg(long = "arch", value_name = "LIST", value_delimiter = ',', value_parser = parse_capability)]
+    pub(crate) capabilities: Vec<u32>,
+    /// Folder for the files [default: the crate's folder `device`, where its programs look].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Install what is missing: the compiler by apt-get as root, Python's packages in cargo's target
+    /// folder.
+    #[arg(long)]
+    pub(crate) install: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -136,7 +164,7 @@ pub(crate) struct RankOptions {
     /// Ranks as threads of one process.
     #[arg(long)]
     pub(crate) threads: bool,
-    /// What the ranks run on; auto takes GPUs where there are some.
+    /// What the ranks run on; auto takes what MSCCLRS_DEVICE says, or GPUs where there are some.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) device: DeviceChoice,
 }
@@ -263,6 +291,18 @@ fn parse_increment(text: &str) -> Result<u64, String> {
         0 => Err("0 is not a step; allowed are sizes from 1".into()),
         bytes => Ok(bytes),
     }
+}
+
+fn parse_capability(text: &str) -> Result<u32, String> {
+    let text = text.trim();
+    let number = text.strip_prefix("sm_").unwrap_or(text).parse().ok();
+    number.filter(|known| CUBIN_CAPABILITIES.contains(known)).ok_or_else(|| {
+        let known = CUBIN_CAPABILITIES.map(|known| known.to_string());
+        format!(
+            "'{text}' is not a compute capability that is known; allowed are {}",
+            known.join(", ")
+        )
+    })
 }
 
 fn parse_plot(text: &str) -> Result<PathBuf, String> {

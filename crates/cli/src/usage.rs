@@ -50,6 +50,9 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("{path} needs a command; allowed are {}", commands(command))
         }
+        ErrorKind::MissingRequiredArgument => {
+            format!("{path} needs {}", text(ContextKind::InvalidArg))
+        }
         ErrorKind::ArgumentConflict => {
             let other = spelling(command, &text(ContextKind::PriorArg));
             if other.is_empty() || other == argument {

@@ -11,8 +11,8 @@ fn mscclrs(arguments: &str) -> Command {
 
 /// Command line, and what the sentence holds.
 const WRONG: &[(&str, &[&str])] = &[
-    ("", &["needs a command", "bench"]),
-    ("dance", &["no command 'dance'", "allowed are bench"]),
+    ("", &["needs a command", "bench, kernel"]),
+    ("dance", &["no command 'dance'", "allowed are bench, kernel"]),
     ("bench", &["needs a command", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --device cpu --bare", &["--bare", "2 GPUs"]),
     ("bench limits --ranks 3", &["--ranks: 3", "allowed is 2"]),
@@ -43,6 +43,10 @@ const WRONG: &[(&str, &[&str])] = &[
     ("bench allreduce --compare mpi", &["--compare: 'mpi'", "nccl"]),
     ("bench allreduce --device cpu --compare nccl", &["--compare", "--device cuda"]),
     ("bench allreduce --plot out.png", &["--plot: 'out.png'", ".svg"]),
+    ("kernel build", &["kernel build needs <CRATE>"]),
+    ("kernel build /nowhere", &["'/nowhere' is not a crate", "/nowhere/Cargo.toml"]),
+    ("kernel build ../../examples", &["no kernels", "mscclrs-device", "kernels!"]),
+    ("kernel build ../../examples/ping_pong --arch 91", &["--arch: '91'", "allowed are 80, 86"]),
     (
         "bench allreduce --device cpu --json /nowhere/x.json",
         &["--json: '/nowhere/x.json'", "folder"],

@@ -36,7 +36,7 @@ impl FromStr for BackendKind {
             _ => Err(Error::Invalid {
                 what: "device",
                 value: text.into(),
-                allowed: "one of auto, cpu, cuda".into(),
+                allowed: "one of cpu, cuda".into(),
             }),
         }
     }
@@ -50,6 +50,29 @@ pub fn available_backends() -> Vec<BackendKind> {
     }
     kinds.push(BackendKind::Cpu);
     kinds
+}
+
+/// The kind to use where nobody named one: that of `MSCCLRS_DEVICE`, and where this is auto, empty or
+/// not set, the best that works here.
+pub fn default_backend() -> Result<BackendKind> {
+    let named = std::env::var_os(DEVICE_VARIABLE).unwrap_or_default();
+    match named_backend(&named.to_string_lossy())? {
+        Some(kind) => Ok(kind),
+        None => Ok(available_backends().first().copied().unwrap_or(BackendKind::Cpu)),
+    }
+}
+
+const DEVICE_VARIABLE: &str = "MSCCLRS_DEVICE";
+
+fn named_backend(text: &str) -> Result<Option<BackendKind>> {
+    match text {
+        "" | "auto" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| Error::Invalid {
+            what: DEVICE_VARIABLE,
+            value: text.into(),
+            allowed: "one of auto, cpu, cuda".into(),
+        }),
+    }
 }
 
 /// Devices of a kind. For CUDA an error says why there are none; the CPU device has any number.
@@ -208,5 +231,19 @@ impl Function {
             shared_bytes: grid.shared_bytes,
             resident,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_names_a_kind_or_leaves_it_open() {
+        assert_eq!(named_backend("").unwrap(), None);
+        assert_eq!(named_backend("auto").unwrap(), None);
+        assert_eq!(named_backend("cuda").unwrap(), Some(BackendKind::Cuda));
+        let error = named_backend("tpu").unwrap_err().to_string();
+        assert!(error.contains("MSCCLRS_DEVICE: tpu") && error.contains("auto"), "{error}");
     }
 }

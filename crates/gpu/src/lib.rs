@@ -20,7 +20,9 @@ mod stream;
 
 pub use buffer::{Buffer, MemoryKind};
 pub use cpu::CpuConfig;
-pub use device::{BackendKind, Device, Function, available_backends, device_count};
+pub use device::{
+    BackendKind, Device, Function, available_backends, default_backend, device_count,
+};
 pub use error::{Error, Result};
 pub use event::Event;
 pub use graph::{Graph, GraphExec};

@@ -107,6 +107,14 @@ pub fn build_one(
     (request.progress)(&format!("compiling {} for {target}", package.package));
     let (text, files) = compile(&request.tools.compiler, &package, architecture, &work)?;
     let module = Module::from_compiler(&text)?;
+    if module.entries.is_empty() {
+        return Err(Error::Module {
+            place: request.manifest.display().to_string(),
+            why:
+                "the crate has no kernels; declare them with the macro `kernels!` of mscclrs-device"
+                    .to_owned(),
+        });
+    }
     keep(rules::check_module(&module), &target)?;
     let mut built = Built {
         sources: SourceRecord::of(&package.root, &files)?,

@@ -24,6 +24,9 @@ pub struct Architecture {
 pub const PTX_ARCHITECTURES: [Architecture; 2] =
     [Architecture { sm: 80, ptx: 70 }, Architecture { sm: 90, ptx: 82 }];
 
+/// Compute capabilities that are worth a cubin: the driver takes 20 ms an entry to make one from PTX.
+pub const CUBIN_CAPABILITIES: [u32; 6] = [80, 86, 89, 90, 100, 120];
+
 const TARGET: &str = "nvptx64-nvidia-cuda";
 
 /// The profile of device code; given on the command line, so that crates need not declare it.
@@ -57,20 +60,28 @@ impl Architecture {
     }
 }
 
-/// The crate to compile, as cargo sees it.
+/// What every crate of kernels depends on.
+const DEVICE_CRATE: &str = "mscclrs-device";
+
+/// A crate of kernels, as cargo sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Package {
-    pub(crate) manifest: PathBuf,
-    pub(crate) package: String,
+pub struct Package {
+    /// Its Cargo.toml.
+    pub manifest: PathBuf,
+    /// Its name.
+    pub package: String,
     /// Name of its library: names the device files.
-    pub(crate) library: String,
+    pub library: String,
     /// Where its workspace begins: sources are named from here.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
+    /// Where cargo puts what it builds for it.
+    pub target: PathBuf,
 }
 
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<MetadataPackage>,
+    target_directory: PathBuf,
     workspace_root: PathBuf,
 }
 
@@ -79,6 +90,12 @@ struct MetadataPackage {
     name: String,
     manifest_path: PathBuf,
     targets: Vec<MetadataTarget>,
+    dependencies: Vec<MetadataDependency>,
+}
+
+#[derive(Deserialize)]
+struct MetadataDependency {
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -88,8 +105,9 @@ struct MetadataTarget {
 }
 
 impl Package {
-    /// Asks cargo about a crate; `manifest` is its Cargo.toml.
-    pub(crate) fn find(manifest: &Path) -> Result<Package> {
+    /// Asks cargo about a crate; `manifest` is its Cargo.toml. A crate that cannot have kernels is an
+    /// [`Error::Module`].
+    pub fn find(manifest: &Path) -> Result<Package> {
         let manifest = manifest.canonicalize().at(manifest)?;
         let mut command = cargo();
         command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
@@ -113,11 +131,18 @@ impl Package {
             .ok_or_else(|| {
                 wrong("the crate has no library; put its kernels in src/lib.rs".to_owned())
             })?;
+        if !package.dependencies.iter().any(|dependency| dependency.name == DEVICE_CRATE) {
+            return Err(wrong(format!(
+                "the crate has no kernels, since it does not depend on {DEVICE_CRATE}; add it and \
+                 declare kernels with its macro `kernels!`"
+            )));
+        }
         Ok(Package {
             manifest,
             package: package.name,
             library: library.name.replace('-', "_"),
             root: metadata.workspace_root,
+            target: metadata.target_directory,
         })
     }
 }

@@ -17,7 +17,7 @@ mod tools;
 
 pub use assemble::{Resources, parse_resources};
 pub use build::{BuildRequest, Built, Report, build, build_one, read_image};
-pub use compile::{Architecture, PTX_ARCHITECTURES};
+pub use compile::{Architecture, CUBIN_CAPABILITIES, PTX_ARCHITECTURES, Package};
 pub use error::{Error, Result};
 pub use manifest::{EntryRecord, Manifest, SourceRecord, hash_bytes};
 pub use module::{Entry, Module};

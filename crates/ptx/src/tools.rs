@@ -59,6 +59,20 @@ impl Tools {
         Ok(Tools { compiler, assembler: find_assembler(cache), python: find_python(cache) })
     }
 
+    /// Looks for all the tools; an error names every one that is missing.
+    pub fn find_all(cache: &Path) -> Result<Tools> {
+        let mut missing = Vec::new();
+        let (assembler, python) = (find_assembler(cache), find_python(cache));
+        let compiler = find_compiler().map_err(|why| missing.push(why));
+        if assembler.is_none() || python.is_none() {
+            missing.push(python_hint(cache));
+        }
+        match compiler {
+            Ok(compiler) if missing.is_empty() => Ok(Tools { compiler, assembler, python }),
+            _ => Err(Error::Missing { missing }),
+        }
+    }
+
     /// An error that says what to install if the assembler or zstd is missing.
     pub fn require_all(&self, cache: &Path) -> Result<()> {
         if self.assembler.is_some() && self.python.is_some() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use mscclrs_core::{Bootstrap, Communicator, LaunchEnvironment};
-use mscclrs_gpu::{BackendKind, Device, Stream, available_backends, device_count};
+use mscclrs_gpu::{BackendKind, Device, Stream, default_backend, device_count};
 
 use crate::options::{DeviceChoice, RankOptions};
 use crate::usage::{Usage, usage};
@@ -98,7 +98,7 @@ impl Plan {
     /// with, if it does not work with any.
     pub(crate) fn new(options: &RankOptions, only: Option<u32>) -> Result<Plan> {
         let kind = match options.device {
-            DeviceChoice::Auto => available_backends().first().copied().unwrap_or(BackendKind::Cpu),
+            DeviceChoice::Auto => default_backend().map_err(|error| usage!("{error}"))?,
             DeviceChoice::Cpu => BackendKind::Cpu,
             DeviceChoice::Cuda => BackendKind::Cuda,
         };

@@ -49,10 +49,13 @@ fn parse_name(file: &str, module: &str) -> Option<(u32, ImageFormat)> {
 }
 
 /// How to make the module's images.
-fn rebuild(module: &DeviceModule) -> &'static str {
+fn rebuild(module: &DeviceModule) -> String {
     match module.source {
-        ImageSource::Embedded(_) => "run `cargo xtask ptx` and build the program again",
-        ImageSource::Folder(_) => "run `mscclrs kernel build`",
+        ImageSource::Embedded(_) => "run `cargo xtask ptx` and build the program again".to_owned(),
+        ImageSource::Folder(folder) => {
+            let package = Path::new(folder).parent().unwrap_or(Path::new("."));
+            format!("run `mscclrs kernel build {}`", package.display())
+        }
     }
 }
 
@@ -198,7 +201,7 @@ mod tests {
             DeviceModule { name: "m", source: ImageSource::Folder("/nowhere/at/all") };
         let error = suitable(&MODULE, 90).err().unwrap().to_string();
         assert!(error.contains("not in /nowhere/at/all"), "{error}");
-        assert!(error.contains("run `mscclrs kernel build`"), "{error}");
+        assert!(error.contains("run `mscclrs kernel build /nowhere/at`"), "{error}");
     }
 
     #[test]
