@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use mscclrs_core::{Communicator, Registration, SymmetricBuffer};
+use mscclrs_core::{Communicator, Registration, SymmetricBuffer, Turn};
 use mscclrs_device::{DataType, Guard, ReduceOp};
 use mscclrs_gpu::{Buffer, Stream};
 
@@ -81,8 +81,10 @@ impl Collectives {
 
     /// Allocates memory of the same size on every rank, registered for zero copy. Collective.
     pub fn alloc(&self, bytes: u64) -> Result<SymmetricBuffer> {
+        // Entered first: a rank that found it busy afterwards would lack what the others have.
+        let mut registry = self.enter()?;
         let buffer = self.inner.communicator.alloc(bytes)?;
-        self.enter()?.add(buffer.registration().clone());
+        registry.add(buffer.registration().clone());
         Ok(buffer)
     }
 
@@ -90,8 +92,9 @@ impl Collectives {
     /// cannot share its own. Collective: every rank, same order, same size. A call uses it where its
     /// buffers lie in registrations, at the same offsets on every rank.
     pub fn register(&self, buffer: &Buffer) -> Result<Registration> {
+        let mut registry = self.enter()?;
         let registration = self.inner.communicator.register(buffer)?;
-        self.enter()?.add(registration.clone());
+        registry.add(registration.clone());
         Ok(registration)
     }
 
@@ -114,9 +117,11 @@ impl Collectives {
     ) -> Result<()> {
         check_length("input", input, count, data_type)?;
         check_length("output", output, count, data_type)?;
-        // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
+        // SAFETY: both buffers are long enough; freed memory waits for the streams, and a graph keeps
+        // what it was captured with.
         unsafe {
-            self.all_reduce_raw(input.address(), output.address(), count, data_type, op, stream)
+            let addresses = [input.address(), output.address()];
+            self.reduce(addresses, count, data_type, op, stream, Some([input, output]))
         }
     }
 
@@ -133,8 +138,11 @@ impl Collectives {
         check_length("input", input, count, data_type)?;
         let total = count.saturating_mul(self.inner.ranks as u64);
         check_length("output", output, total, data_type)?;
-        // SAFETY: both buffers are long enough; their owner keeps them until the stream has passed.
-        unsafe { self.all_gather_raw(input.address(), output.address(), count, data_type, stream) }
+        // SAFETY: as in `all_reduce`.
+        unsafe {
+            let addresses = [input.address(), output.address()];
+            self.gather(addresses, count, data_type, stream, Some([input, output]))
+        }
     }
 
     /// As [`Collectives::all_reduce`], by address.
@@ -151,18 +159,8 @@ impl Collectives {
         op: ReduceOp,
         stream: &Stream,
     ) -> Result<()> {
-        let registry = self.enter()?;
-        if count == 0 {
-            return Ok(());
-        }
-        let bytes = bytes_of(count, data_type)?;
-        check_alignment(input, output, data_type)?;
-        self.begin(stream)?;
-        if self.inner.ranks == 1 {
-            return self.copy(output, input, bytes, stream);
-        }
-        let call = all_reduce::Call { input, output, bytes, data_type, op };
-        all_reduce::launch(&self.inner, &registry, call, stream)
+        // SAFETY: the caller's promise.
+        unsafe { self.reduce([input, output], count, data_type, op, stream, None) }
     }
 
     /// As [`Collectives::all_gather`], by address.
@@ -177,22 +175,8 @@ impl Collectives {
         data_type: DataType,
         stream: &Stream,
     ) -> Result<()> {
-        let registry = self.enter()?;
-        if count == 0 {
-            return Ok(());
-        }
-        let bytes = bytes_of(count, data_type)?;
-        check_alignment(input, output, data_type)?;
-        self.begin(stream)?;
-        if self.inner.ranks == 1 {
-            return self.copy(output, input, bytes, stream);
-        }
-        all_gather::launch(
-            &self.inner,
-            &registry,
-            all_gather::Call { input, output, bytes },
-            stream,
-        )
+        // SAFETY: the caller's promise.
+        unsafe { self.gather([input, output], count, data_type, stream, None) }
     }
 
     /// The name of the algorithm that a call with these arguments uses.
@@ -236,6 +220,59 @@ impl Collectives {
         }
     }
 
+    /// # Safety
+    /// As for [`Collectives::all_reduce_raw`]. A graph keeps what is `held`.
+    unsafe fn reduce(
+        &self,
+        [input, output]: [Pointer; 2],
+        count: u64,
+        data_type: DataType,
+        op: ReduceOp,
+        stream: &Stream,
+        held: Option<[&Buffer; 2]>,
+    ) -> Result<()> {
+        let registry = self.enter()?;
+        if count == 0 {
+            return Ok(());
+        }
+        let bytes = bytes_of(count, data_type)?;
+        check_alignment(input, output, data_type)?;
+        let _turn = self.begin(stream, held)?;
+        if self.inner.ranks == 1 {
+            return self.copy(output, input, bytes, stream);
+        }
+        let call = all_reduce::Call { input, output, bytes, data_type, op };
+        all_reduce::launch(&self.inner, &registry, call, stream)
+    }
+
+    /// # Safety
+    /// As for [`Collectives::all_gather_raw`]. A graph keeps what is `held`.
+    unsafe fn gather(
+        &self,
+        [input, output]: [Pointer; 2],
+        count: u64,
+        data_type: DataType,
+        stream: &Stream,
+        held: Option<[&Buffer; 2]>,
+    ) -> Result<()> {
+        let registry = self.enter()?;
+        if count == 0 {
+            return Ok(());
+        }
+        let bytes = bytes_of(count, data_type)?;
+        check_alignment(input, output, data_type)?;
+        let _turn = self.begin(stream, held)?;
+        if self.inner.ranks == 1 {
+            return self.copy(output, input, bytes, stream);
+        }
+        all_gather::launch(
+            &self.inner,
+            &registry,
+            all_gather::Call { input, output, bytes },
+            stream,
+        )
+    }
+
     /// One thread at a time: a second one gets an error instead of waiting.
     fn enter(&self) -> Result<MutexGuard<'_, Registry>> {
         match self.registry.try_lock() {
@@ -245,13 +282,18 @@ impl Collectives {
         }
     }
 
-    /// What every call does before it enqueues.
-    fn begin(&self, stream: &Stream) -> Result<()> {
-        self.inner.communicator.order(stream)?;
+    /// What every call does before it enqueues. The turn is held until it has: a thread that uses the
+    /// communicator by other collectives could come between the order and the launch.
+    fn begin(&self, stream: &Stream, held: Option<[&Buffer; 2]>) -> Result<Turn<'_>> {
+        let turn = self.inner.communicator.enter()?;
+        turn.order(stream)?;
         if stream.is_capturing()? {
             stream.retain(self.inner.clone())?;
+            if let Some(buffers) = held {
+                stream.retain(Arc::new(buffers.map(Buffer::clone)))?;
+            }
         }
-        Ok(())
+        Ok(turn)
     }
 
     fn copy(&self, to: u64, from: u64, bytes: u64, stream: &Stream) -> Result<()> {
