@@ -283,6 +283,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let ended = self.end_kernels();
+        if std::thread::panicking() {
+            // Leaving would be no loss, and the others would wait for what will not come.
+            self.give_up("a thread of it panicked");
+        }
         self.liveness.leave();
         if ended {
             self.retired.close();
