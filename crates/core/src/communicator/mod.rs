@@ -174,9 +174,9 @@ impl Shared {
         let (peers, group) = Peer::exchange(&*bootstrap, &device, count)?;
         let made = ControlBlock::new(&device).and_then(|control| {
             control.set_timeout(time_limit()?);
-            Ok((control, device.create_stream()?))
+            Ok((control, device.create_stream()?, device.create_event(false)?))
         });
-        let (control, setup_stream) = setup::agree_on(&*bootstrap, CALL, made)?;
+        let (control, setup_stream, event) = setup::agree_on(&*bootstrap, CALL, made)?;
         let health = Arc::new(Health::new(rank, control));
         let descriptors = FdService::current();
         let descriptors = setup::agree_on(&*bootstrap, CALL, descriptors)?;
@@ -200,7 +200,7 @@ impl Shared {
             descriptors,
             setup_stream,
             registrations: AtomicU64::new(0),
-            turns: turn::Turns::new(),
+            turns: turn::Turns::new(event),
             liveness,
         })
     }
@@ -285,6 +285,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let ended = self.end_kernels();
+        if std::thread::panicking() {
+            // Leaving would be no loss, and the others would wait for what will not come.
+            self.give_up("a thread of it panicked");
+        }
         self.liveness.leave();
         if ended {
             self.retired.close();

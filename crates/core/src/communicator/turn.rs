@@ -30,6 +30,9 @@ pub(super) struct Turns {
     /// The thread that has the turn; 0 while nobody has.
     owner: AtomicU64,
     state: UnsafeCell<State>,
+    /// Where the last stream was when another one took over. Made beforehand: making one may wait for
+    /// the device, where another rank's kernel could be waiting for this rank.
+    event: Event,
 }
 
 // SAFETY: `state` is reached only by the thread that holds the turn, which it takes with acquire and
@@ -43,8 +46,6 @@ struct State {
     last_run: Option<Stream>,
     /// Where the last captured operation was enqueued.
     last_captured: Option<Stream>,
-    /// Made when the stream changes first.
-    event: Option<Event>,
 }
 
 fn this_thread() -> u64 {
@@ -57,8 +58,8 @@ fn this_thread() -> u64 {
 }
 
 impl Turns {
-    pub(super) fn new() -> Self {
-        Turns { owner: AtomicU64::new(0), state: UnsafeCell::default() }
+    pub(super) fn new(event: Event) -> Self {
+        Turns { owner: AtomicU64::new(0), state: UnsafeCell::default(), event }
     }
 }
 
@@ -122,9 +123,9 @@ impl Turn<'_> {
                     ),
                 });
             }
-            let event = self.event()?;
-            last.record(&event)?;
-            stream.wait(&event)?;
+            let event = &self.shared.turns.event;
+            last.record(event)?;
+            stream.wait(event)?;
         }
         self.with(|s| s.last_run = Some(stream.clone()));
         Ok(())
@@ -150,15 +151,6 @@ impl Turn<'_> {
         }
         self.with(|s| s.last_captured = Some(stream.clone()));
         Ok(())
-    }
-
-    fn event(&self) -> Result<Event> {
-        if let Some(event) = self.with(|s| s.event.clone()) {
-            return Ok(event);
-        }
-        let event = self.shared.device.create_event(false)?;
-        self.with(|s| s.event = Some(event.clone()));
-        Ok(event)
     }
 
     /// Waits until everything that was enqueued before has ended, and frees what was dropped.
