@@ -112,11 +112,6 @@ impl Context {
             scratch(0, 0)?,
         ];
         let [s1, s2, s3, s4, s5, s6, s7, s8] = scratches;
-        if ranks as usize > INLINE_RANKS {
-            // Making the tables can wait for the device, where another rank's kernel could be waiting
-            // for this rank already.
-            communicator.bootstrap().barrier()?;
-        }
         Ok(Context {
             one_shot: (one_shot > 0).then_some(s1),
             two_shot: s2,
