@@ -70,7 +70,7 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
     }
 }
 
-/// How people spell an argument that clap names "--minbytes <SIZE>": by its letter, if it has one.
+/// How people spell an argument that clap names `--minbytes <SIZE>`: by its letter, if it has one.
 fn spelling(command: &Command, argument: &str) -> String {
     let name = argument.split([' ', '[', '=']).next().unwrap_or_default();
     let known = command

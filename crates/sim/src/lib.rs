@@ -5,7 +5,7 @@
 //! on. Kernels of all queues of a device are interleaved on its one thread, so that several ranks on
 //! one device make progress together; devices of a process run beside each other.
 //!
-//! [`block`] and [`lane`] know what a block of lanes is; `fast` decides who runs when.
+//! `block` and `lane` know what a block of lanes is; `fast` decides who runs when.
 
 mod block;
 mod device;

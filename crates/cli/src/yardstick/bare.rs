@@ -1,6 +1,6 @@
 //! The bare kernels on a pair of ranks: their memory, their launches, and a check of what they give.
 //!
-//! Invariant: a bare allreduce counts an epoch a block, so while it is measured a [`Lane`] of scratch
+//! Invariant: a bare allreduce counts an epoch a block, so while it is measured a `Lane` of scratch
 //! is its own and its grid stays the same. Before a lane is used again all its epochs are set past
 //! any that was used, on both ranks, between two barriers: no packet or signal of before can pass for
 //! a new one. Lanes are few, and never grow with what is measured.
