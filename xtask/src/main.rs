@@ -4,6 +4,8 @@
 //! It depends on no crate that embeds device files, so that it builds when these are missing.
 
 mod bundle;
+#[cfg(test)]
+mod docs;
 mod performance;
 mod ptx;
 mod shell;
