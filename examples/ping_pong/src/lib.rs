@@ -3,7 +3,8 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
 use mscclrs_device::{
-    Guard, MemoryChannel, block_dim, block_sync, device_crate, kernel_args, kernels, thread_idx,
+    Aborted, Guard, MemoryChannel, block_any, block_dim, block_sync, device_crate, kernel_args,
+    kernels, thread_idx,
 };
 
 device_crate!();
@@ -41,10 +42,11 @@ kernels! {
                     channel.signal();
                 }
             } else {
-                if lane == 0 {
-                    channel.wait(&args.guard)?;
+                let ended = lane == 0 && channel.wait(&args.guard).is_err();
+                // A barrier too; if the wait ended early, all lanes of the block end.
+                if block_any(ended) {
+                    return Err(Aborted);
                 }
-                block_sync();
                 let mut i = lane;
                 while i < args.words {
                     message.at(i).store(message.at(i).load() + 1);
