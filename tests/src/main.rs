@@ -4,7 +4,9 @@
 //! failed, and one that breaks its device does not take the others along.
 
 mod checks;
+mod memory;
 mod runner;
+mod values;
 mod world;
 
 use std::path::PathBuf;
@@ -64,7 +66,7 @@ fn start(options: &Options) -> Result<bool> {
     let chosen: Vec<(&Check, BackendKind)> = kinds
         .iter()
         .flat_map(|kind| CHECKS.iter().map(move |check| (check, *kind)))
-        .filter(|(check, _)| check.name.contains(&options.filter))
+        .filter(|(check, kind)| check.is_for(*kind) && check.name.contains(&options.filter))
         .collect();
     if options.list {
         for (check, kind) in &chosen {

@@ -64,6 +64,8 @@ fn run_one(check: &Check, kind: BackendKind) -> Result<Outcome> {
     let start = Instant::now();
     let mut child = Command::new(std::env::current_exe().context("finding this program")?)
         .args(["--run", check.name, "--device", kind.name()])
+        // Streams of ranks that share a GPU must not queue behind each other's waiting kernels.
+        .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -111,7 +111,7 @@ macro_rules! by_halves {
 }
 
 by_word! {
-    Sum<F32>: |a, b| (f32::from_bits(a) + f32::from_bits(b)).to_bits();
+    Sum<F32>: arch::add_f32;
     Sum<I32>: u32::wrapping_add;
     Sum<U32>: u32::wrapping_add;
     Min<F32>: arch::min_f32;

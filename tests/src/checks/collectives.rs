@@ -2,49 +2,21 @@
 
 use anyhow::{Context, Result};
 use mscclrs_collectives::{AllGather, AllReduce, Collectives, DataType, ReduceOp};
-use mscclrs_gpu::{BackendKind, Buffer, Device, MemoryKind};
+use mscclrs_gpu::{BackendKind, Device, MemoryKind};
 
-use crate::world::{self, Guarded, Rank, encode, expected, value};
+use crate::memory::{Guarded, Memory};
+use crate::values::{encode, expected, value};
+use crate::world::{self, Rank, partner};
 
 /// Bytes of the largest message of the matrices.
 const MOST: u64 = 192 << 10;
 /// Element counts: none, less than a packet, odd, around units of 16 bytes, several rounds of lanes.
 const COUNTS: [u64; 9] = [0, 1, 2, 3, 31, 64, 1023, 4096, 20_001];
 
-fn ranks(kind: BackendKind) -> &'static [u32] {
-    match kind {
-        BackendKind::Cpu | BackendKind::Cuda => &[2, 3, 5, 8],
-    }
-}
-
-/// Memory of a rank: registered, or plain and not the same on every rank.
-struct Memory {
-    input: Buffer,
-    output: Buffer,
-    _symmetric: Option<(mscclrs_core::SymmetricBuffer, mscclrs_core::SymmetricBuffer)>,
-}
-
-impl Memory {
-    fn symmetric(collectives: &Collectives, bytes: u64) -> Result<Memory> {
-        let (input, output) = (collectives.alloc(bytes)?, collectives.alloc(bytes)?);
-        Ok(Memory {
-            input: input.buffer().clone(),
-            output: output.buffer().clone(),
-            _symmetric: Some((input, output)),
-        })
-    }
-
-    fn plain(rank: &Rank, bytes: u64) -> Result<Memory> {
-        let kind = [MemoryKind::Plain, MemoryKind::Shareable, MemoryKind::Host];
-        let kind = kind[rank.rank as usize % kind.len()];
-        let (input, output) =
-            (rank.device().alloc(bytes, kind)?, rank.device().alloc(bytes, kind)?);
-        Ok(Memory { input, output, _symmetric: None })
-    }
-}
+const RANKS: [u32; 4] = [2, 3, 5, 8];
 
 #[allow(clippy::too_many_arguments)]
-fn reduce_once(
+pub(super) fn reduce_once(
     rank: &Rank,
     collectives: &Collectives,
     memory: &Memory,
@@ -86,12 +58,13 @@ fn reduce_once(
 /// Every algorithm with every type, operation and count; registered memory at one offset, then memory
 /// of several kinds at offsets that differ from rank to rank.
 pub(crate) fn all_reduce_is_exact(device: &Device) -> Result<()> {
-    for &ranks in ranks(device.kind()) {
+    for ranks in RANKS {
         for algorithm in AllReduce::ALL {
             world::run(device.kind(), ranks, move |rank| {
                 let collectives = rank.only(algorithm, AllGather::Mesh)?;
                 let symmetric = Memory::symmetric(&collectives, MOST)?;
                 let plain = Memory::plain(rank, MOST)?;
+                rank.barrier()?;
                 let mut seed = 0;
                 for data_type in DataType::ALL {
                     for op in ReduceOp::ALL {
@@ -129,13 +102,14 @@ pub(crate) fn all_reduce_is_exact(device: &Device) -> Result<()> {
 
 /// As above for allgather.
 pub(crate) fn all_gather_is_exact(device: &Device) -> Result<()> {
-    for &ranks in ranks(device.kind()) {
+    for ranks in RANKS {
         for algorithm in AllGather::ALL {
             world::run(device.kind(), ranks, move |rank| {
                 let collectives = rank.only(AllReduce::Mesh, algorithm)?;
-                let most = 8 * 40_008 + 64;
+                let most = 8 * 4 * 20_001 + 64;
                 let symmetric = Memory::symmetric(&collectives, most)?;
                 let plain = Memory::plain(rank, most)?;
+                rank.barrier()?;
                 for (seed, count) in COUNTS.into_iter().cycle().take(3 * COUNTS.len()).enumerate() {
                     gather_once(rank, &collectives, [&symmetric, &plain], count, seed as u64)?;
                 }
@@ -147,7 +121,7 @@ pub(crate) fn all_gather_is_exact(device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn gather_once(
+pub(super) fn gather_once(
     rank: &Rank,
     collectives: &Collectives,
     memories: [&Memory; 2],
@@ -204,6 +178,7 @@ pub(crate) fn replays_are_exact(device: &Device) -> Result<()> {
             collectives.all_reduce(input, output, count, DataType::F32, ReduceOp::Sum, stream)
         })?;
         let exec = graph.instantiate()?;
+        rank.barrier()?;
         for seed in 0..replays {
             let own = encode((0..count).map(|i| value(rank.rank, i, seed)), DataType::F32);
             let sums = (0..count).map(|i| expected(rank.ranks, i, seed, ReduceOp::Sum));
@@ -224,13 +199,7 @@ pub(crate) fn flags_survive_the_lap(device: &Device) -> Result<()> {
     for algorithm in AllReduce::ALL {
         for ranks in [2, 3] {
             world::run(device.kind(), ranks, move |rank| {
-                let gather = match algorithm {
-                    AllReduce::OneShotLl8 | AllReduce::TwoShotLl8 => AllGather::PacketLl8,
-                    AllReduce::OneShotLl16 | AllReduce::TwoShotLl16 => AllGather::PacketLl16,
-                    AllReduce::Push | AllReduce::Mesh => AllGather::Mesh,
-                    AllReduce::Direct => AllGather::Direct,
-                };
-                let collectives = rank.only(algorithm, gather)?;
+                let collectives = rank.only(algorithm, partner(algorithm))?;
                 let memory = Memory::symmetric(&collectives, MOST)?;
                 // In the second lap of each pair the slots hold flags of the same calls a lap ago, with
                 // other data: a flag that was not cleaned away lets old data pass.
@@ -263,6 +232,7 @@ fn calls_around_the_lap(
     };
     let counts = [16u64, 9_000];
     let graphs = if replayed { Some([capture(counts[0])?, capture(counts[1])?]) } else { None };
+    rank.barrier()?;
     for call in 0..40u64 {
         // Long ones are rare, so that most of their slots are untouched for long.
         let which = (call % 7 == 3) as usize;

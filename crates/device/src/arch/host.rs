@@ -502,6 +502,13 @@ pub fn max_bf16x2(a: u32, b: u32) -> u32 {
     halves(a, b, |a, b| f32_to_bf16(pick_f32(bf16_to_f32(a), bf16_to_f32(b), true)))
 }
 
+/// Adds two f32, as bits. A NaN becomes the GPU's: a processor keeps one operand's bits, and which one
+/// is the compiler's choice, so that ranks would differ.
+pub fn add_f32(a: u32, b: u32) -> u32 {
+    let sum = f32::from_bits(a) + f32::from_bits(b);
+    if sum.is_nan() { 0x7fff_ffff } else { sum.to_bits() }
+}
+
 /// The smaller of two f32, as bits; a NaN loses.
 pub fn min_f32(a: u32, b: u32) -> u32 {
     pick_f32(f32::from_bits(a), f32::from_bits(b), false).to_bits()

@@ -505,6 +505,12 @@ binary! {
     max_f32: "max.f32";
 }
 
+/// Adds two f32, as bits.
+#[inline(always)]
+pub fn add_f32(a: u32, b: u32) -> u32 {
+    (f32::from_bits(a) + f32::from_bits(b)).to_bits()
+}
+
 /// Adds two bfloat16 by two, rounding to nearest.
 #[inline(always)]
 pub fn add_bf16x2(a: u32, b: u32) -> u32 {
