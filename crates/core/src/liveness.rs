@@ -15,7 +15,6 @@ mod frame;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,9 +99,9 @@ impl Liveness {
         self.tree.lock().loss.clone()
     }
 
-    /// Ranks that said goodbye.
+    /// Ranks that said goodbye, in the order in which this rank heard of it.
     pub fn left(&self) -> Vec<u32> {
-        self.tree.lock().left.iter().copied().collect()
+        self.tree.lock().left.clone()
     }
 
     /// This rank cannot go on: all ranks learn it as the loss of this one.
@@ -168,7 +167,7 @@ struct Tree {
 struct State {
     links: Vec<Link>,
     loss: Option<Loss>,
-    left: BTreeSet<u32>,
+    left: Vec<u32>,
     ticked: Instant,
 }
 
@@ -220,7 +219,7 @@ impl Tree {
                 spoke,
             });
         }
-        let state = State { links, loss: None, left: BTreeSet::new(), ticked: now };
+        let state = State { links, loss: None, left: Vec::new(), ticked: now };
         Ok(Arc::new(Tree { rank, pace, on_loss, watch, state: Mutex::new(state) }))
     }
 
@@ -302,7 +301,8 @@ impl State {
     }
 
     fn tell_left(&mut self, rank: u32, except: u32) {
-        if self.left.insert(rank) {
+        if !self.left.contains(&rank) {
+            self.left.push(rank);
             for link in self.links.iter_mut().filter(|link| link.key != except) {
                 link.say(&Frame::Left(rank));
             }

@@ -228,7 +228,7 @@ impl Shared {
     /// Waits until the stream is idle. Lost ranks and early waits end the kernels, and then the
     /// wait, with an error.
     pub(crate) fn wait_idle(&self, stream: &Stream) -> Result<()> {
-        let started = Instant::now();
+        let mut left: Option<Instant> = None;
         let mut told: Option<Instant> = None;
         loop {
             match stream.synchronize_within(SLICE) {
@@ -241,10 +241,11 @@ impl Shared {
                     return Err(error.into());
                 }
             }
-            if started.elapsed() > LEFT_LIMIT
-                && let Some(&rank) = self.liveness.left().first()
+            if let Some(&rank) = self.liveness.left().first()
+                && left.get_or_insert_with(Instant::now).elapsed() > LEFT_LIMIT
             {
-                // Leaving is no loss, but who waits for the one who left waits for ever.
+                // Leaving is no loss, but who waits for the one who left waits for ever. The first to
+                // leave is named: others may have left because they waited for it.
                 let why = "it left, and then a kernel of this rank waited too long";
                 self.health.fail(Loss { rank, cause: LossCause::Failed(why.into()) });
             }
