@@ -158,6 +158,7 @@ impl Tuning {
         use AllReduce as R;
         Tuning {
             all_reduce: vec![
+                rule(2 * KIB, R::OneShotLl8, 1, 512),
                 rule(64 * KIB, R::OneShotLl8, 64, 256),
                 rule(256 * KIB, R::OneShotLl16, 64, 512),
                 rule(512 * KIB, R::OneShotLl16, 128, 512),

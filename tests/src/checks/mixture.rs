@@ -59,7 +59,7 @@ fn calls(ranks: u32, total: usize, seed: u64) -> Vec<Call> {
 }
 
 impl Call {
-    /// What it does to the output, given what it held. All inputs hold elements of [`input`].
+    /// What it does to the output, given what it held. All inputs hold elements of `input`.
     fn apply(&self, ranks: u32, seed: u64, output: &mut [u8]) {
         let size = self.data_type.size() as usize;
         let first = self.from / size as u64;
