@@ -34,8 +34,8 @@ checks! {
     mixture: launched, replayed, communicators;
     graphs: outlive, in_place;
     turns: busy;
-    timeouts: record, disagreement;
-    loss: threads, goodbye;
+    timeouts: record, disagreement, mismatch;
+    loss: threads, goodbye, compute_goes_on;
     processes: killed;
     churn: rounds;
 }

@@ -6,7 +6,7 @@ use mscclrs_kernels::allgather::{
     direct::GatherDirectArgs, mesh::GatherMeshArgs, packet::GatherPacketArgs,
 };
 
-use crate::all_reduce::{enqueue, packet_shape};
+use crate::all_reduce::{enqueue, packet_shape, sameness};
 use crate::collectives::Inner;
 use crate::context::{every_rank, pointer_array};
 use crate::kernels::Pair;
@@ -156,6 +156,8 @@ fn direct(inner: &Inner, registry: &Registry, prepared: Prepared, stream: &Strea
         rank: inner.rank,
         ranks: inner.ranks,
         in_place,
+        same: sameness(&[output.id(), to, call.bytes]),
+        _pad: 0,
     };
     if stream.is_capturing()? {
         stream.retain(std::sync::Arc::new(output.clone()))?;

@@ -268,9 +268,26 @@ fn direct(
         ranks: inner.ranks,
         data_type: call.data_type as u32,
         op: call.op as u32,
+        same: sameness(&[
+            input.id(),
+            from,
+            output.id(),
+            to,
+            call.bytes,
+            call.data_type as u64,
+            call.op as u64,
+        ]),
+        _pad: 0,
     };
     if stream.is_capturing()? {
         stream.retain(std::sync::Arc::new((input.clone(), output.clone())))?;
     }
     enqueue(stream, kernel, Shape { blocks, ..shape }, &args)
+}
+
+/// 16 bits of what all ranks have to agree in; unequal with all but certainty where they do not.
+pub(crate) fn sameness(parts: &[u64]) -> u32 {
+    let mix =
+        |hash: u64, part: &u64| (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    (parts.iter().fold(1, mix) >> 48) as u32
 }

@@ -64,6 +64,18 @@ impl ControlBlock {
         self.abort_word().load(Ordering::Acquire) != 0
     }
 
+    /// Waits for this rank end from now on: it has left.
+    pub(crate) fn mark_left(&self, rank: u32) {
+        let word = (rank / 64) as usize;
+        // SAFETY: as in `abort_word`; the address of a field is taken without a reference.
+        let left = unsafe { (&raw mut (*self.host).left).cast::<u64>() };
+        if word < size_of::<[u64; 8]>() / 8 {
+            // SAFETY: the word lies in the array, and all who reach it do so by atomics.
+            let word = unsafe { AtomicU64::from_ptr(left.add(word)) };
+            word.fetch_or(1 << (rank % 64), Ordering::Release);
+        }
+    }
+
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) {
         // A limit of zero would mean none to the device.
         let ns = limit.map_or(0, |l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX).max(1));
@@ -103,7 +115,12 @@ impl ControlBlock {
             address: record.address,
             expected: record.expected,
             seen: record.seen,
-            cause: if record.cause == 2 { WaitCause::Timeout } else { WaitCause::Abort },
+            cause: match record.cause {
+                2 => WaitCause::Timeout,
+                4 => WaitCause::Left,
+                5 => WaitCause::Mismatch,
+                _ => WaitCause::Abort,
+            },
         })
     }
 }

@@ -28,6 +28,10 @@ impl fmt::Display for LostRank {
 pub enum WaitCause {
     /// The host told it to.
     Abort,
+    /// The rank waited for has left.
+    Left,
+    /// The rank waited for made the call with other arguments.
+    Mismatch,
     /// It took longer than the communicator's time limit.
     Timeout,
 }
@@ -68,6 +72,12 @@ impl fmt::Display for EarlyWait {
         write!(f, " at {:#x}: expected {:#x}, saw {:#x}", self.address, self.expected, self.seen)?;
         match self.cause {
             WaitCause::Abort => write!(f, "; it was told to end"),
+            WaitCause::Left => write!(f, "; that rank has left"),
+            WaitCause::Mismatch => write!(
+                f,
+                "; that rank made the call with another registration, offset, count, type or \
+                 operation"
+            ),
             WaitCause::Timeout => {
                 write!(f, "; the time limit passed (set_timeout or MSCCLRS_TIMEOUT)")
             }

@@ -99,10 +99,9 @@ pub fn flag_set(at: Global<u64>, epoch: u64) {
     at.store_atomic(Release, Sys, epoch);
 }
 
-/// Waits until an epoch flag, set by `peer`, has reached `epoch`.
+/// Waits until an epoch flag, set by `peer`, has reached `epoch`, and gives what it holds.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub fn flag_wait(guard: &Guard, at: Global<u64>, epoch: u64, peer: u32) -> DeviceResult {
-    poll_acquire(guard, at, epoch, WaitKind::EpochFlag, peer, |v| v >= epoch)?;
-    Ok(())
+pub fn flag_wait(guard: &Guard, at: Global<u64>, epoch: u64, peer: u32) -> DeviceResult<u64> {
+    poll_acquire(guard, at, epoch, WaitKind::EpochFlag, peer, |v| v >= epoch)
 }

@@ -49,4 +49,6 @@ pub use reduce::{Fold, Max, Min, Reduction, Sum, element};
 pub use semaphore::Semaphore;
 pub use sync::{DeviceSemaphore, DeviceSyncer};
 pub use unit::{Access, Aligned, Any, Unit};
-pub use wait::{Aborted, Control, DeviceResult, Guard, WaitKind, WaitRecord, poll, poll_acquire};
+pub use wait::{
+    Aborted, Control, DeviceResult, Guard, WaitKind, WaitRecord, poll, poll_acquire, refuse,
+};

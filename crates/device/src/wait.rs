@@ -71,8 +71,8 @@ pub struct WaitRecord {
     pub block: u32,
     /// Index of the waiting lane in its block.
     pub thread: u32,
-    /// 1: the abort word was set; 2: the deadline passed. 3, never in a record: another wait of this
-    /// rank ended early before.
+    /// 1: the abort word was set; 2: the deadline passed; 4: the peer left; 5: the peer came with
+    /// something else. 3, never in a record: another wait of this rank ended early before.
     pub cause: u32,
     /// The tag that the host gave the launch, to find the kernel's name.
     pub launch: u64,
@@ -93,6 +93,8 @@ pub struct Control {
     pub abort: u32,
     /// Padding to keep the host's word apart from what kernels write.
     pub _pad: [u32; 15],
+    /// Bit r % 64 of word r / 64: rank r has left, so a wait for it is in vain. Written by the host.
+    pub left: [u64; 8],
     /// The first wait that ended early.
     pub record: WaitRecord,
 }
@@ -142,7 +144,7 @@ impl Waiting {
         // The CPU device suspends the lane here until the word changes or the host asks for a look.
         let look = arch::spin(at.raw(), seen, guard.control.raw().cast(), kind.name());
         if look || self.polls & (POLLS_A_LOOK - 1) == 0 {
-            let cause = self.look(guard);
+            let cause = self.look(guard, peer);
             if cause != 0 {
                 record(guard, at, seen, expected, kind, peer, cause);
                 return true;
@@ -152,7 +154,7 @@ impl Waiting {
     }
 
     #[inline(always)]
-    fn look(&mut self, guard: &Guard) -> u32 {
+    fn look(&mut self, guard: &Guard, peer: u32) -> u32 {
         if guard.control.cast::<u32>().load_atomic(Relaxed, Sys) != 0 {
             return 1;
         }
@@ -160,6 +162,13 @@ impl Waiting {
         // would all that were enqueued after it.
         if guard.claim.load_atomic(Relaxed, Gpu) != 0 {
             return 3;
+        }
+        if peer < 512 {
+            let left = guard.control.cast::<u8>().at(core::mem::offset_of!(Control, left) as u32);
+            let word = left.cast::<u64>().at(peer >> 6).load_atomic(Relaxed, Sys);
+            if word >> (peer & 63) & 1 != 0 {
+                return 4;
+            }
         }
         if guard.timeout_ns == 0 {
             return 0;
@@ -200,6 +209,14 @@ fn record(
     long(offset_of!(WaitRecord, expected)).store_atomic(Relaxed, Sys, expected);
     long(offset_of!(WaitRecord, seen)).store_atomic(Relaxed, Sys, seen);
     word(offset_of!(WaitRecord, valid)).store_atomic(Release, Sys, 1);
+}
+
+/// The peer at the other end of a wait came with something else than this rank did: recorded as an
+/// early end, so that every wait of this rank ends.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn refuse(guard: &Guard, at: Global<u64>, seen: u64, expected: u64, kind: WaitKind, peer: u32) {
+    record(guard, at, seen, expected, kind, peer, 5);
 }
 
 /// Polls `at` with relaxed loads until `ready`, and gives the value seen.

@@ -1,8 +1,9 @@
 //! How blocks share work out, meet their peers and reduce.
 
 use mscclrs_device::{
-    Aborted, Access, DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, block_any,
-    block_dim, block_idx, block_sync, flag_set, flag_wait, thread_idx, with_reduction,
+    Aborted, Access, DeviceResult, Fold, Global, Guard, MAX_BLOCKS, Params, Reduction, WaitKind,
+    block_any, block_dim, block_idx, block_sync, flag_set, flag_wait, refuse, thread_idx,
+    with_reduction,
 };
 
 use crate::ranks::{Count, HasPeers, each_rank, peer};
@@ -99,12 +100,37 @@ pub fn meet<A: HasPeers, N: Count>(
     flags: Flags,
     epoch: u64,
 ) -> DeviceResult {
+    meet_on::<_, N>(args, guard, flags, epoch, 0)
+}
+
+/// As [`meet`], on flags that are used by `meet_same` only; ends with an error if a peer came with
+/// another `tag` of 16 bits. The tag stands for what all ranks have to agree in.
+#[inline(always)]
+pub fn meet_same<A: HasPeers, N: Count>(
+    args: &Params<A>,
+    guard: &Guard,
+    flags: Flags,
+    epoch: u64,
+    tag: u32,
+) -> DeviceResult {
+    meet_on::<_, N>(args, guard, flags, epoch << 16 | (tag & 0xffff) as u64, 0xffff)
+}
+
+/// The bits of `mask` have to be equal, the others to be reached.
+#[inline(always)]
+fn meet_on<A: HasPeers, N: Count>(
+    args: &Params<A>,
+    guard: &Guard,
+    flags: Flags,
+    value: u64,
+    mask: u64,
+) -> DeviceResult {
     block_sync();
     let mut p = thread_idx();
     while p < flags.ranks {
         if p != flags.rank {
             let theirs = peer::<_, N>(args, p).at(flags.at);
-            flag_set(theirs.at(flags.rank * MAX_BLOCKS + block_idx()), epoch);
+            flag_set(theirs.at(flags.rank * MAX_BLOCKS + block_idx()), value);
         }
         p += block_dim();
     }
@@ -114,7 +140,15 @@ pub fn meet<A: HasPeers, N: Count>(
         if p != flags.rank {
             let mine = peer::<_, N>(args, flags.rank).at(flags.at);
             let mine = mine.at(p * MAX_BLOCKS + block_idx());
-            ended = flag_wait(guard, mine, epoch, p).is_err();
+            match flag_wait(guard, mine, value & !mask, p) {
+                // A peer that is ahead has passed this meeting, and so found the same bits.
+                Ok(seen) if (seen ^ value) & mask == 0 || seen & !mask != value & !mask => {}
+                Ok(seen) => {
+                    refuse(guard, mine, seen, value, WaitKind::EpochFlag, p);
+                    ended = true;
+                }
+                Err(Aborted) => ended = true,
+            }
         }
         p += block_dim();
     }

@@ -31,9 +31,9 @@ pub(crate) fn threads(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A rank that leaves is not lost, so the others wait for a while before they give up.
+/// A rank that leaves is not lost, but who waits for it is told that it left.
 pub(crate) fn goodbye(device: &Device) -> Result<()> {
-    lose(device.kind(), AllReduce::TwoShotLl16, End::Leaves, Duration::from_secs(13))
+    lose(device.kind(), AllReduce::TwoShotLl16, End::Leaves, LIMIT)
 }
 
 fn lose(kind: BackendKind, algorithm: AllReduce, end: End, limit: Duration) -> Result<()> {
@@ -78,4 +78,24 @@ fn is_told(rank: &Rank, collectives: &Collectives, memory: &Memory, limit: Durat
     ensure!(took < limit + Duration::from_millis(200), "told after {took:?}: {text}");
     ensure!(rank.communicator.check().is_err(), "the communicator takes itself for whole");
     Ok(())
+}
+
+/// Leaving is no loss: a rank that only computes, for however long, does not mind.
+pub(crate) fn compute_goes_on(device: &Device) -> Result<()> {
+    let outcomes = world::run_apart(device.kind(), 2, |rank| {
+        let collectives = rank.only(AllReduce::Mesh, AllGather::Mesh)?;
+        let memory = Memory::symmetric(&collectives, 4096)?;
+        rank.reduces(&collectives, &memory, 1)?;
+        rank.barrier()?;
+        if rank.rank == 1 {
+            return Ok(());
+        }
+        // Work that waits for nobody, while the other leaves.
+        let stream = &rank.stream;
+        stream.call_host(|| std::thread::sleep(Duration::from_millis(700)))?;
+        rank.communicator.synchronize(stream)?;
+        rank.communicator.check()?;
+        Ok(())
+    })?;
+    outcomes.into_iter().collect()
 }

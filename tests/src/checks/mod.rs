@@ -72,8 +72,10 @@ pub(crate) const CHECKS: &[Check] = &[
     check("turns::busy", turns::busy),
     check("timeouts::record", timeouts::record),
     check("timeouts::disagreement", timeouts::disagreement),
+    check("timeouts::mismatch", timeouts::mismatch),
     check("loss::threads", loss::threads),
     check("loss::goodbye", loss::goodbye),
+    check("loss::compute_goes_on", loss::compute_goes_on),
     check("processes::killed", processes::killed),
     Check { limit: MINUTES, ..check("churn::rounds", churn::rounds) },
 ];

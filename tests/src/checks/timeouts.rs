@@ -99,3 +99,31 @@ pub(crate) fn disagreement(device: &Device) -> Result<()> {
         Ok(())
     })
 }
+
+/// Ranks that do the same on registered memory, but with another count or at another offset: no rank
+/// may read or write where the others do not expect it.
+pub(crate) fn mismatch(device: &Device) -> Result<()> {
+    for (offset, count) in [(64, 1000), (0, 996)] {
+        world::run(device.kind(), 2, move |rank| {
+            let collectives = rank.only(AllReduce::Direct, AllGather::Direct)?;
+            let memory = Memory::symmetric(&collectives, 8192)?;
+            rank.barrier()?;
+            let (at, count) = if rank.rank == 0 { (0, 1000) } else { (offset, count) };
+            let address = memory.input.address() + at;
+            let start = Instant::now();
+            // SAFETY: the elements lie in the buffer at either offset.
+            unsafe {
+                let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+                collectives.all_reduce_raw(address, address, count, data_type, op, &rank.stream)?;
+            }
+            let Err(error) = rank.finish() else {
+                bail!("ranks that called differently came to a result");
+            };
+            ensure!(error.to_string().contains("another registration, offset, count"), "{error}");
+            ensure!(start.elapsed() < MOST, "it took {:?}", start.elapsed());
+            Ok(())
+        })
+        .with_context(|| format!("offset {offset}, count {count}"))?;
+    }
+    Ok(())
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::control::ControlBlock;
+use crate::liveness::LossCause;
 use crate::{Error, Loss, LostRank, Result, WaitCause};
 
 /// Shared by a communicator and what watches its peers.
@@ -46,9 +47,15 @@ impl Health {
         let wait = self.control.record();
         let failure = self.failure.get().cloned();
         match (wait, failure) {
-            // This rank's own time limit came first; a loss that it caused elsewhere is no news.
+            (Some(wait), _) if wait.cause == WaitCause::Left => {
+                let why = "it left, and a kernel of this rank still waited for it";
+                let rank = wait.peer.unwrap_or(self.rank);
+                let loss = Loss { rank, cause: LossCause::Failed(why.into()) };
+                Err(Error::RankLost(Box::new(LostRank { loss, wait: Some(wait) })))
+            }
+            // What this rank itself found came first; a loss that it caused elsewhere is no news.
             (Some(wait), failure)
-                if wait.cause == WaitCause::Timeout
+                if wait.cause != WaitCause::Abort
                     && failure.as_ref().is_none_or(|failure| failure.rank == self.rank) =>
             {
                 Err(Error::Wait { rank: self.rank, wait: Box::new(wait) })

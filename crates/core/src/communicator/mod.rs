@@ -36,9 +36,6 @@ const ABORT_LIMIT: Duration = Duration::from_secs(10);
 /// How long a communicator that is dropped waits for its kernels before it tells them to end.
 const DROP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long kernels may go on waiting after a rank left: they may wait for one who is still there.
-const LEFT_LIMIT: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
-
 /// Between two looks at the peers while a stream is waited for.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -219,8 +216,14 @@ impl Shared {
             return Ok(());
         }
         let checked = self.health.check();
-        if let Err(Error::Wait { wait, .. }) = &checked {
-            self.give_up(&wait.to_string());
+        if let Err(error) = &checked
+            && let Some(wait) = self.health.control.record()
+            && wait.cause != crate::WaitCause::Abort
+        {
+            self.give_up(&match error {
+                Error::Wait { wait, .. } => wait.to_string(),
+                other => other.to_string(),
+            });
         }
         checked
     }
@@ -228,7 +231,6 @@ impl Shared {
     /// Waits until the stream is idle. Lost ranks and early waits end the kernels, and then the
     /// wait, with an error.
     pub(crate) fn wait_idle(&self, stream: &Stream) -> Result<()> {
-        let mut left: Option<Instant> = None;
         let mut told: Option<Instant> = None;
         loop {
             match stream.synchronize_within(SLICE) {
@@ -241,13 +243,9 @@ impl Shared {
                     return Err(error.into());
                 }
             }
-            if let Some(&rank) = self.liveness.left().first()
-                && left.get_or_insert_with(Instant::now).elapsed() > LEFT_LIMIT
-            {
-                // Leaving is no loss, but who waits for the one who left waits for ever. The first to
-                // leave is named: others may have left because they waited for it.
-                let why = "it left, and then a kernel of this rank waited too long";
-                self.health.fail(Loss { rank, cause: LossCause::Failed(why.into()) });
+            // Leaving is no loss, but who waits for the one who left waits for ever.
+            for rank in self.liveness.left() {
+                self.health.control.mark_left(rank);
             }
             if let Err(error) = self.check() {
                 let since = told.get_or_insert_with(Instant::now);

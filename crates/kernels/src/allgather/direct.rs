@@ -11,7 +11,7 @@ use mscclrs_device::{
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
 use crate::ranks::{AnyCount, INLINE_RANKS, Peers, after, has_peers};
-use crate::work::{Flags, block_range, bytes_at, meet, stream};
+use crate::work::{Flags, block_range, bytes_at, meet_same, stream};
 
 kernel_args! {
     /// Arguments of the zero-copy allgather.
@@ -40,6 +40,10 @@ kernel_args! {
         pub ranks: u32,
         /// 1: the input is this rank's part of the output.
         pub in_place: u32,
+        /// 16 bits that are equal where all ranks call with the same registration, offset and count.
+        pub same: u32,
+        /// Padding.
+        pub _pad: u32,
     }
 }
 has_peers!(GatherDirectArgs);
@@ -52,7 +56,7 @@ fn run(
     let (rank, ranks) = (args.rank, args.ranks);
     let flags = Flags { at: args.flags, rank, ranks };
     let epoch = args.epochs.current();
-    meet::<_, AnyCount>(args, &args.guard, flags, 2 * epoch)?;
+    meet_same::<_, AnyCount>(args, &args.guard, flags, 2 * epoch, args.same)?;
     let (begin, end) = block_range(args.units, args.per_block);
     let mut k = args.in_place;
     while k < ranks {
@@ -60,7 +64,7 @@ fn run(
         copy(bytes_at(output, rank as u64 * args.bytes), args.input, begin, end);
         k += 1;
     }
-    meet::<_, AnyCount>(args, &args.guard, flags, 2 * epoch + 1)?;
+    meet_same::<_, AnyCount>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
     args.epochs.advance(epoch + 1);
     Ok(())
 }

@@ -15,7 +15,7 @@ use mscclrs_device::{
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
 use crate::ranks::{AnyCount, Count, INLINE_RANKS, N2, N4, N8, Peers, after, count, has_peers};
-use crate::work::{Flags, Known, Reducer, Told, block_range, bytes_at, chunk_length, meet};
+use crate::work::{Flags, Known, Reducer, Told, block_range, bytes_at, chunk_length, meet_same};
 
 kernel_args! {
     /// Arguments of the zero-copy allreduce.
@@ -48,6 +48,10 @@ kernel_args! {
         pub data_type: u32,
         /// Operation, where it is told at run time.
         pub op: u32,
+        /// 16 bits that are equal where all ranks call with the same registration, offset and count.
+        pub same: u32,
+        /// Padding.
+        pub _pad: u32,
     }
 }
 has_peers!(DirectArgs);
@@ -57,7 +61,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResu
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let flags = Flags { at: args.flags, rank, ranks };
     let epoch = args.epochs.current();
-    meet::<_, N>(args, &args.guard, flags, 2 * epoch)?;
+    meet_same::<_, N>(args, &args.guard, flags, 2 * epoch, args.same)?;
     let first = rank as u64 * args.chunk as u64 * 16;
     let bytes = args.bytes.saturating_sub(first);
     let (begin, end) = block_range(chunk_length(args.units, args.chunk, rank), args.per_block);
@@ -74,7 +78,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResu
         }
     };
     R::range::<N, Word16>((args.data_type, args.op), (begin, end), ranks, get, put);
-    meet::<_, N>(args, &args.guard, flags, 2 * epoch + 1)?;
+    meet_same::<_, N>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
     args.epochs.advance(epoch + 1);
     Ok(())
 }
