@@ -257,3 +257,62 @@ fn a_rank_that_fails_takes_the_others_with_it_at_once() {
         }
     }
 }
+
+/// Two ranks as a launcher starts them, each with options of its own.
+fn launched(options: [&str; 2], variables: &[(&str, &str)]) -> [Ended; 2] {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address").to_string();
+    drop(free);
+    let start = |rank: usize| {
+        let mut command = mscclrs(&format!("bench allreduce -b 1K -e 1K {}", options[rank]));
+        command
+            .env("MSCCLRS_RANK", rank.to_string())
+            .env("MSCCLRS_WORLD_SIZE", "2")
+            .env("MSCCLRS_LOCAL_RANK", rank.to_string())
+            .env("MSCCLRS_ADDRESS", &address)
+            .env("MSCCLRS_SECRET", "a secret of this test")
+            .envs(variables.iter().copied());
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started"))
+    };
+    [start(0), start(1)].map(|mut running| {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        running.0.stdout.take().expect("piped").read_to_string(&mut stdout).expect("text");
+        running.0.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+        Ended { status: running.0.wait().expect("ended").code(), stdout, stderr }
+    })
+}
+
+#[test]
+fn launched_ranks_are_one_run() {
+    let [first, second] = launched(["-n 2", "-n 2"], &[]);
+    expect_right(&first);
+    assert_eq!(second.status, Some(0), "{}", second.stderr);
+    assert_eq!(second.stdout, "", "only rank 0 prints");
+}
+
+#[test]
+fn ranks_with_different_options_are_told_which() {
+    let since = Instant::now();
+    for ended in launched(["-n 5", "-n 50"], &[]) {
+        assert_eq!(ended.status, Some(2), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("rank 1 was started with -n 50, rank 0 with -n 5"),
+            "{}",
+            ended.stderr
+        );
+    }
+    assert!(since.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn the_set_up_deadline_is_the_variables() {
+    let since = Instant::now();
+    let ended = mscclrs("bench allreduce -b 1K -e 1K")
+        .envs([("MSCCLRS_RANK", "0"), ("MSCCLRS_WORLD_SIZE", "2"), ("MSCCLRS_LOCAL_RANK", "0")])
+        .envs([("MSCCLRS_ADDRESS", "127.0.0.1:0"), ("MSCCLRS_SECRET", "a secret of this test")])
+        .env("MSCCLRS_BOOTSTRAP_TIMEOUT", "0.5")
+        .output()
+        .expect("ran");
+    assert!(!ended.status.success());
+    assert!(since.elapsed() < Duration::from_secs(10), "it took {:?}", since.elapsed());
+}

@@ -52,6 +52,9 @@ impl CollectiveOptions {
         if !plan.writes() {
             return Ok(());
         }
+        if self.plot.is_some() && self.plot == self.output.json {
+            return Err(usage!("--plot: names the file of --json; allowed is another one"));
+        }
         require_writable("--json", self.output.json.as_ref())?;
         require_writable("--plot", self.plot.as_ref())
     }
@@ -138,6 +141,7 @@ pub(crate) fn run(
     let ranks = communicator.world_size();
     let device = communicator.device();
     let sweep = options.sweep(device.kind())?;
+    require_same(rank, collective, options)?;
     let all = || lines(collective, options, sweep, ranks);
     let count = all().count() as u64;
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
@@ -221,11 +225,55 @@ pub(crate) fn run(
     Ok(if summary.wrong == 0 { Verdict::Right } else { Verdict::Wrong })
 }
 
+/// An option's value in words.
+fn given(value: Option<u64>) -> String {
+    value.map_or_else(|| "left out".into(), |value| value.to_string())
+}
+
+/// An error on every rank if the ranks were started with different options.
+fn require_same(rank: &Rank, collective: Collective, options: &CollectiveOptions) -> Result<()> {
+    let own = [
+        format!("bench {}", collective.name()),
+        format!("-b {}", given(options.begin)),
+        format!("-e {}", given(options.end)),
+        format!("-f {}", given(options.factor)),
+        format!("-i {}", given(options.increment)),
+        format!("-n {}", given(options.iterations)),
+        format!("-w {}", given(options.warm_up)),
+        format!("-c {:?}", options.check),
+        format!("-d {:?}", options.types),
+        format!("-o {:?}", options.ops),
+        format!("-G {:?}", options.graph),
+        format!("--buffers {:?}", options.buffers),
+        format!("--algorithm {:?}", options.algorithm),
+        format!("--compare {:?}", options.compare),
+        format!("--bare {:?}", options.bare),
+    ];
+    let all = rank.communicator.bootstrap().all_gather(own.join("\n").as_bytes())?;
+    let texts: Vec<String> = all.iter().map(|t| String::from_utf8_lossy(t).into_owned()).collect();
+    for (other, text) in texts.iter().enumerate() {
+        let differs = texts[0].lines().zip(text.lines()).find(|(first, theirs)| first != theirs);
+        if let Some((first, theirs)) = differs {
+            return Err(usage!(
+                "rank {other} was started with {theirs}, rank 0 with {first}; all ranks need the same \
+                 options"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// An error if the largest size cannot fit, which says what can.
 fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
     let device = rank.communicator.device();
     let (free, _) = device.memory()?;
-    // Ranks that share a device share its memory; this is a bound, not a promise.
+    // Ranks that share a device share its memory, and all CPU devices are the host's: a bound, no
+    // promise.
+    let sharing = match device.kind() {
+        BackendKind::Cpu => rank.communicator.world_size() as u64,
+        BackendKind::Cuda => 1,
+    };
+    let free = free / sharing;
     let needed = 2 * (largest + 2 * GUARD);
     if needed > free {
         return Err(usage!(

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use mscclrs_core::LaunchEnvironment;
 use mscclrs_core::bootstrap::{Config, InterfaceFilter, Rendezvous, TcpBootstrap, UniqueId};
+use mscclrs_core::{LaunchEnvironment, env};
 
 use super::{Plan, Rank, TIMEOUT, Verdict, print_failure, status};
 use crate::usage::usage;
@@ -44,7 +44,7 @@ fn join(plan: &Plan, launch: &LaunchEnvironment) -> Result<Rank> {
         }
     };
     let config = Config {
-        timeout: Some(TIMEOUT),
+        timeout: env::BOOTSTRAP_TIMEOUT.seconds().map_err(|e| usage!("{e}"))?.or(Some(TIMEOUT)),
         ..Config::new(launch.rank, launch.world_size, rendezvous)
     };
     let bootstrap = TcpBootstrap::new(config)?;

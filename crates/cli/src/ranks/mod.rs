@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use mscclrs_core::{Bootstrap, Communicator, LaunchEnvironment};
+use mscclrs_core::{Bootstrap, Communicator, LaunchEnvironment, env};
 use mscclrs_gpu::{BackendKind, Device, Stream, default_backend, device_count};
 
 use crate::options::{DeviceChoice, RankOptions};
@@ -19,7 +19,7 @@ use crate::usage::{Usage, usage};
 /// Ranks on the CPU device when nobody says how many.
 const CPU_RANKS: u32 = 8;
 
-/// The longest wait for another rank: a run never hangs.
+/// The longest wait for another rank, where no variable says otherwise: a run never hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the other ranks may take to end after one has failed.
@@ -36,7 +36,10 @@ pub(crate) struct Rank {
 impl Rank {
     fn new(bootstrap: Arc<dyn Bootstrap>, device: Device, form: &'static str) -> Result<Rank> {
         let communicator = Communicator::new(bootstrap, device)?;
-        communicator.set_timeout(Some(TIMEOUT));
+        // The communicator follows the variable where it is set.
+        if env::TIMEOUT.text().is_none() {
+            communicator.set_timeout(Some(TIMEOUT));
+        }
         let stream = communicator.device().create_stream()?;
         Ok(Rank { communicator, stream, form })
     }
