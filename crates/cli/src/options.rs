@@ -55,14 +55,19 @@ pub(crate) struct KernelBuildOptions {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Every rank gets the sum (or minimum, maximum) over all ranks.
+    #[command(allow_negative_numbers = true)]
     Allreduce(CollectiveOptions),
     /// Every rank gets every rank's part.
+    #[command(allow_negative_numbers = true)]
     Allgather(CollectiveOptions),
     /// A signal from one rank to another: the time of a hop.
+    #[command(allow_negative_numbers = true)]
     Signal(HopOptions),
     /// A packet, data and flag in one, from one rank to another: the time of a hop.
+    #[command(allow_negative_numbers = true)]
     Packet(HopOptions),
     /// What this machine allows two ranks: hops, bandwidth, bare allreduces without any safety.
+    #[command(allow_negative_numbers = true)]
     Limits(LimitsOptions),
 }
 
