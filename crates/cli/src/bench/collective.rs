@@ -144,6 +144,12 @@ pub(crate) fn run(
     require_same(rank, collective, options)?;
     let all = || lines(collective, options, sweep, ranks);
     let count = all().count() as u64;
+    if count == 0 {
+        return Err(usage!(
+            "-e: no size of this run comes to one element a rank on {ranks} ranks; allowed are larger \
+             sizes"
+        ));
+    }
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
     require_memory(rank, largest)?;
 
