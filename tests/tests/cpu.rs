@@ -34,7 +34,7 @@ checks! {
     mixture: launched, replayed, communicators;
     graphs: outlive, in_place;
     turns: busy;
-    timeouts: record, disagreement, mismatch;
+    timeouts: record, disagreement, mismatch, bad_table;
     loss: threads, goodbye, compute_goes_on;
     processes: killed;
     churn: rounds;

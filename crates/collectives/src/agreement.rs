@@ -19,7 +19,7 @@ pub(crate) struct Agreed {
     pub(crate) cpu: bool,
 }
 
-/// Collective: the ranks tell each other whether their kernels are ready and how many blocks of any
+/// Collective: the ranks tell each other whether they could prepare and how many blocks of any
 /// of them their devices hold. An error on every rank if one rank failed.
 pub(crate) fn agree(
     communicator: &Communicator,
@@ -42,20 +42,20 @@ pub(crate) fn agree(
         m.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
     let uuid = |m: &[u8]| m.get(8..24).map(<[u8]>::to_vec);
+    let (mut blocks, mut threads) = (u32::MAX, u32::MAX);
     for (rank, message) in (0..).zip(&all) {
         if let Some(why) = message.get(24..).filter(|why| !why.is_empty()) {
             let why = String::from_utf8_lossy(why).into_owned();
             return Err(Error::Peer { rank, why });
         }
+        let resident = word(message, 0);
         let sharing = all.iter().filter(|other| uuid(other) == uuid(message)).count() as u32;
-        if word(message, 0) / sharing == 0 {
-            let resident = word(message, 0);
+        if resident / sharing == 0 {
             return Err(Error::Crowded { rank, resident, sharing });
         }
+        blocks = blocks.min(resident / sharing);
+        threads = threads.min(word(message, 4));
     }
-    let sharing = |m: &[u8]| all.iter().filter(|o| uuid(o) == uuid(m)).count() as u32;
-    let blocks = all.iter().map(|m| word(m, 0) / sharing(m)).min().unwrap_or(1);
-    let threads = all.iter().map(|m| word(m, 4)).min().unwrap_or(1).max(1);
     Ok((kernels, Agreed { blocks, threads, cpu: device.kind() == BackendKind::Cpu }))
 }
 

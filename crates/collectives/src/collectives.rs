@@ -52,13 +52,15 @@ impl Collectives {
 
     /// As [`Collectives::new`], with a table of one's own, the same on every rank.
     pub fn with_tuning(communicator: &Communicator, tuning: Tuning) -> Result<Collectives> {
-        tuning.check()?;
         Self::build(communicator, Some(tuning))
     }
 
     fn build(communicator: &Communicator, tuning: Option<Tuning>) -> Result<Collectives> {
         let ranks = communicator.world_size();
-        let (kernels, agreed) = agree(communicator, Kernels::load(communicator.device(), ranks))?;
+        // What fails on one rank alone is told to the others, who would wait for it.
+        let checked = tuning.as_ref().map_or(Ok(()), Tuning::check);
+        let kernels = checked.and_then(|()| Kernels::load(communicator.device(), ranks));
+        let (kernels, agreed) = agree(communicator, kernels)?;
         let tuning = tuning.unwrap_or_else(|| Tuning::built_in(ranks, agreed));
         same_tuning(communicator, &tuning)?;
         let context = Arc::new(Context::new(communicator, kernels)?);

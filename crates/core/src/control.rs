@@ -64,7 +64,8 @@ impl ControlBlock {
         self.abort_word().load(Ordering::Acquire) != 0
     }
 
-    /// Waits for this rank end from now on: it has left.
+    /// Waits for this rank end from now on: it has left. The control block has room for 512 ranks,
+    /// many more than can reach each other's memory; a wait for one past them ends by its time limit.
     pub(crate) fn mark_left(&self, rank: u32) {
         let word = (rank / 64) as usize;
         // SAFETY: as in `abort_word`; the address of a field is taken without a reference.

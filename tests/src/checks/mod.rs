@@ -73,6 +73,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check("timeouts::record", timeouts::record),
     check("timeouts::disagreement", timeouts::disagreement),
     check("timeouts::mismatch", timeouts::mismatch),
+    check("timeouts::bad_table", timeouts::bad_table),
     check("loss::threads", loss::threads),
     check("loss::goodbye", loss::goodbye),
     check("loss::compute_goes_on", loss::compute_goes_on),

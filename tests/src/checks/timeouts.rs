@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use mscclrs_collectives::{AllGather, AllReduce, DataType, ReduceOp};
+use mscclrs_collectives::{AllGather, AllReduce, Collectives, DataType, ReduceOp, Shape, Tuning};
 use mscclrs_core::{Error, WaitCause};
 use mscclrs_gpu::{BackendKind, Device};
 
@@ -126,4 +126,19 @@ pub(crate) fn mismatch(device: &Device) -> Result<()> {
         .with_context(|| format!("offset {offset}, count {count}"))?;
     }
     Ok(())
+}
+
+/// A table that one rank alone cannot follow is an error on every rank, at once.
+pub(crate) fn bad_table(device: &Device) -> Result<()> {
+    world::run(device.kind(), 2, |rank| {
+        let shape = Shape { blocks: 1, threads: if rank.rank == 0 { 32 } else { 33 } };
+        let tuning = Tuning::only(AllReduce::Mesh, AllGather::Mesh, shape);
+        let start = Instant::now();
+        let Err(error) = Collectives::with_tuning(&rank.communicator, tuning) else {
+            bail!("blocks of 33 threads were accepted");
+        };
+        ensure!(error.to_string().contains("multiples of 32"), "{error}");
+        ensure!(start.elapsed() < MOST, "it took {:?}", start.elapsed());
+        Ok(())
+    })
 }
