@@ -95,7 +95,7 @@ fn packet(
         peers: scratch.peers,
         packets: packets as u32,
         slot,
-        half: slot * inner.ranks,
+        half: slot * (inner.ranks - 1),
         rank: inner.rank,
         ranks: inner.ranks,
         in_place,

@@ -78,11 +78,11 @@ fn launch_one(inner: &Inner, registry: &Registry, call: Call, stream: &Stream) -
     let context = &*inner.context;
     let kernels = &context.kernels;
     match (rule.algorithm, &context.one_shot, &context.push) {
-        (AllReduce::OneShotLl8, Some(scratch), _) => {
-            one_shot(inner, call, 1, scratch, &kernels.one_shot_ll8, shape, stream)
+        (AllReduce::OneShotLl8, Some(one), _) => {
+            one_shot(inner, call, 1, one.scratch(call.bytes), &kernels.one_shot_ll8, shape, stream)
         }
-        (AllReduce::OneShotLl16, Some(scratch), _) => {
-            one_shot(inner, call, 2, scratch, &kernels.one_shot_ll16, shape, stream)
+        (AllReduce::OneShotLl16, Some(one), _) => {
+            one_shot(inner, call, 2, one.scratch(call.bytes), &kernels.one_shot_ll16, shape, stream)
         }
         (AllReduce::TwoShotLl8, ..) => {
             two_shot(inner, call, 1, &kernels.two_shot_ll8, shape, stream)
@@ -139,7 +139,7 @@ fn one_shot(
         peers: scratch.peers,
         packets: packets as u32,
         slot,
-        half: slot * inner.ranks,
+        half: slot * (inner.ranks - 1),
         rank: inner.rank,
         ranks: inner.ranks,
         data_type: call.data_type as u32,

@@ -11,6 +11,7 @@ mod collectives;
 mod context;
 mod error;
 mod kernels;
+mod near;
 mod registry;
 mod tuning;
 

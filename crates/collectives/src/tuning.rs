@@ -158,10 +158,12 @@ impl Tuning {
         use AllReduce as R;
         Tuning {
             all_reduce: vec![
-                rule(2 * KIB, R::OneShotLl8, 1, 512),
+                rule(KIB, R::OneShotLl8, 1, 256),
+                rule(2 * KIB, R::OneShotLl8, 4, 128),
                 rule(64 * KIB, R::OneShotLl8, 64, 256),
+                rule(128 * KIB, R::OneShotLl16, 64, 256),
                 rule(256 * KIB, R::OneShotLl16, 64, 512),
-                rule(512 * KIB, R::OneShotLl16, 128, 512),
+                rule(512 * KIB, R::Push, 64, 512),
                 rule(4 * MIB, R::Push, 128, 512),
                 rule(u64::MAX, R::Direct, 128, 512),
             ],

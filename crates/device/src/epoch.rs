@@ -8,12 +8,12 @@
 //! A packet's flag is the low half of the epoch. It is never 0 (fresh memory): [`epoch_next`] skips
 //! the two epochs whose low half is 0 and 1, two so that the parity keeps alternating. Flags come
 //! again after 2^32 epochs, so a slot that was not written for a whole lap would hold a flag that
-//! looks right. Just before the lap ends the kernels therefore clean: see [`Epochs::cleans`].
+//! looks right. Just before the lap ends the kernels therefore clean: see [`clean_lap`].
 
 use crate::arch::{block_dim, block_idx, block_sync, fence, grid_dim, thread_idx};
-use crate::atomic::{Release, Sys};
+use crate::atomic::{Cta, Release, Sys};
 use crate::ptr::Global;
-use crate::wait::{DeviceResult, Guard, WaitKind, poll_acquire};
+use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, poll_acquire};
 
 /// Most blocks a launch on a region may have.
 pub const MAX_BLOCKS: u32 = 128;
@@ -33,62 +33,105 @@ pub const fn epoch_flag(epoch: u64) -> u32 {
     epoch as u32
 }
 
+/// What a lane knows at the beginning of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// The epoch of this launch; the same for all blocks and ranks.
+    pub epoch: u64,
+    /// A wait of this rank ended early before: peers may not have come so far as the epoch says, so
+    /// nothing may be sent, and the epochs stay.
+    pub ended: bool,
+}
+
+impl Begun {
+    /// The epoch, or an error if there is nothing to begin. Where every nanosecond counts, a branch
+    /// around the work is cheaper than this way out.
+    #[inline(always)]
+    pub fn check(self) -> DeviceResult<u64> {
+        if self.ended { Err(Aborted) } else { Ok(self.epoch) }
+    }
+}
+
 /// The epoch words of one region.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Epochs(pub Global<u64>);
 
 impl Epochs {
-    /// The epoch of this launch; the same for all blocks and ranks.
+    /// Begins a launch: all lanes call it first.
+    ///
+    /// The claim is asked for together with the epoch, and so costs no time of its own; by a load that
+    /// the lanes of a multiprocessor share, since what counts was written before the launch.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    pub fn current(self) -> u64 {
-        self.0.at(block_idx()).load()
+    pub fn begin(self, guard: &Guard) -> Begun {
+        let epoch = self.0.at(block_idx()).load();
+        Begun { epoch, ended: guard.claim.load_atomic(crate::Relaxed, Cta) != 0 }
     }
 
-    /// Whether a launch of packets at `epoch` has to zero the *other* half of its own slots before it
-    /// sends its first packet: at the last two epochs of a lap, once for each half.
-    ///
-    /// The other half is quiet then: what peers sent there for the call before was read by that call,
-    /// and no peer can begin the next call before it got this call's packets. So one block (0, which
-    /// sends in every call) zeroes it all and sends after a block barrier.
+    /// Whether a launch of packets at `epoch` has to zero its half of the slots once it has read it: at
+    /// the last two epochs of a lap, once for each half.
     #[inline(always)]
     pub const fn cleans(epoch: u64) -> bool {
         epoch as u32 >= u32::MAX - 1
     }
 
-    /// Ends a launch of `rounds` epochs: all lanes of all blocks call it once, last.
+    /// What the end of a launch needs, made ready while it still waits: `next` is the epoch of the
+    /// launch after it.
+    #[inline(always)]
+    pub fn prepare(self, next: u64) -> Advance {
+        Advance { words: self.0.settle(), next }
+    }
+}
+
+/// The end of a launch on a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Advance {
+    words: Global<u64>,
+    next: u64,
+}
+
+impl Advance {
+    /// Moves the region's epochs on: all lanes of all blocks call it once, last.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    pub fn advance(self, next: u64) {
+    pub fn advance(self) {
         // Every lane has read the block's word by now.
         block_sync();
         let step = block_dim() * grid_dim();
         let mut word = block_idx() + thread_idx() * grid_dim();
         while word < MAX_BLOCKS {
-            self.0.at(word).store(next);
+            self.words.at(word).store(self.next);
             word += step;
         }
     }
 }
 
-/// The cleaning step of a launch of packets: call it after the epoch is read and before the first
-/// packet is sent, by all lanes. `local` is this rank's slots, of two halves of `half` words.
+/// The cleaning step of a launch of packets, after it has read its last one: this lane zeroes what it
+/// read, and all that lies at the same places of `count` slots of `slot` words from `half` on. `first`
+/// and `step` are how the lanes of the grid share the packets of a slot, of `words` words each.
+///
+/// No peer writes here before it has this rank's packets of the next call, and a place that was
+/// written in this call was read by the lane that now zeroes it. So no lane waits for another.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub fn clean_lap(epoch: u64, local: Global<u64>, half: u32) {
-    if Epochs::cleans(epoch) && block_idx() == 0 {
-        let other = local.at(((epoch & 1) as u32 ^ 1) * half);
-        let mut i = thread_idx();
-        while i < half {
-            // As the packets themselves: peers write the same words by system-scope accesses.
-            other.at(i).store_atomic(crate::Relaxed, Sys, 0);
-            i += block_dim();
+pub fn clean_lap(half: Global<u64>, count: u32, slot: u32, words: u32, first: u32, step: u32) {
+    let mut s = 0;
+    while s < count {
+        let mut i = first;
+        while i < slot / words {
+            let mut word = 0;
+            while word < words {
+                // As the packets themselves: peers write the same words by system-scope accesses.
+                half.at(s * slot + i * words + word).store_atomic(crate::Relaxed, Sys, 0);
+                word += 1;
+            }
+            i += step;
         }
-        // A peer may write the same words once it has this call's packets, which are relaxed.
-        fence::<Sys>();
-        block_sync();
+        s += 1;
     }
+    // A peer may write the same words once it has this rank's next packets, which are relaxed.
+    fence::<Sys>();
 }
 
 /// Sets an epoch flag: a word with one writer that holds the epoch reached, so that nobody counts.

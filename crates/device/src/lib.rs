@@ -30,14 +30,15 @@ mod unit;
 mod wait;
 
 pub use arch::{
-    ballot, block_any, block_dim, block_idx, block_sync, global_timer_ns, grid_dim, lane,
+    ballot, block_any, block_dim, block_idx, block_sync, fence, global_timer_ns, grid_dim, lane,
     shuffle_xor, thread_idx, warp_sync,
 };
 pub use atomic::{AcqRel, Acquire, Cta, Gpu, Relaxed, Release, Sys};
 pub use channel::MemoryChannel;
 pub use copy::copy_bytes;
 pub use epoch::{
-    EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set, flag_wait,
+    Advance, Begun, EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set,
+    flag_wait,
 };
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{DeviceImage, DeviceModule, Family, ImageFormat, ImageSource, Kernel};
@@ -50,5 +51,6 @@ pub use semaphore::Semaphore;
 pub use sync::{DeviceSemaphore, DeviceSyncer};
 pub use unit::{Access, Aligned, Any, Unit};
 pub use wait::{
-    Aborted, Control, DeviceResult, Guard, WaitKind, WaitRecord, poll, poll_acquire, refuse,
+    Aborted, Control, DeviceResult, Guard, Polled, WaitKind, WaitRecord, Wanted, poll,
+    poll_acquire, refuse, wait_until,
 };

@@ -4,9 +4,11 @@
 //! LL16 is two such words moved by one instruction. Each half is whole by itself and has a flag of
 //! its own, so both kinds share one layout and one scratch. The upper half of a word is the flag.
 
+use core::marker::PhantomData;
+
 use crate::atomic::{Relaxed, Sys};
 use crate::ptr::Global;
-use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, Waiting};
+use crate::wait::{DeviceResult, Guard, Polled, WaitKind, Wanted, wait_until};
 
 #[inline(always)]
 const fn word(data: u32, flag: u32) -> u64 {
@@ -45,20 +47,13 @@ pub trait Packet: Copy {
     fn finish(
         guard: &Guard,
         at: Global<u64>,
-        mut raw: Self::Raw,
+        raw: Self::Raw,
         flag: u32,
         peer: u32,
     ) -> DeviceResult<Self::Payload> {
-        let mut waiting = Waiting::new();
-        while !Self::ready(raw, flag) {
-            let (word_at, seen) = Self::missing(at, raw, flag);
-            let expected = word(0, flag);
-            if waiting.give_up(guard, word_at, seen, expected, WaitKind::Packet, peer) {
-                return Err(Aborted);
-            }
-            raw = Self::peek(at);
-        }
-        Ok(Self::payload(raw))
+        let wanted = Wanted { expected: word(0, flag), kind: WaitKind::Packet, peer };
+        let slot = Slot::<Self> { at, flag, _packet: PhantomData };
+        Ok(Self::payload(wait_until(guard, wanted, &slot, raw)?))
     }
 
     /// Waits for this call's packet in the slot.
@@ -66,6 +61,33 @@ pub trait Packet: Copy {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     fn take(guard: &Guard, at: Global<u64>, flag: u32, peer: u32) -> DeviceResult<Self::Payload> {
         Self::finish(guard, at, Self::peek(at), flag, peer)
+    }
+}
+
+/// A slot that has to get a packet of this flag.
+struct Slot<P> {
+    at: Global<u64>,
+    flag: u32,
+    _packet: PhantomData<P>,
+}
+
+impl<P: Packet> Polled for Slot<P> {
+    type Seen = P::Raw;
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    fn peek(&self) -> P::Raw {
+        P::peek(self.at)
+    }
+
+    #[inline(always)]
+    fn ready(&self, seen: P::Raw) -> bool {
+        P::ready(seen, self.flag)
+    }
+
+    #[inline(always)]
+    fn word(&self, seen: P::Raw) -> (Global<u64>, u64) {
+        P::missing(self.at, seen, self.flag)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::arch::{block_any, block_sync, grid_dim, thread_idx};
 use crate::atomic::{AcqRel, Acquire, Gpu, Release};
 use crate::ptr::Global;
-use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, Waiting, poll};
+use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, poll};
 
 /// A barrier over the blocks of a grid that are all resident.
 ///
@@ -61,15 +61,12 @@ impl DeviceSemaphore {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn acquire(&self, guard: &Guard) -> DeviceResult {
-        let mut waiting = Waiting::new();
         loop {
-            let seen = self.count.load_atomic(Acquire, Gpu);
-            if seen > 0 && self.count.compare_exchange(Acquire, Gpu, seen, seen - 1) == seen {
-                return Ok(());
-            }
             let kind = WaitKind::DeviceSemaphore;
-            if seen == 0 && waiting.give_up(guard, self.count, seen, 1, kind, u32::MAX) {
-                return Err(Aborted);
+            let seen = poll(guard, self.count, 1, kind, u32::MAX, |seen| seen > 0)?;
+            // Who loses the race has seen another block go on.
+            if self.count.compare_exchange(Acquire, Gpu, seen, seen - 1) == seen {
+                return Ok(());
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Waits, and the way out of each of them.
 //!
 //! A wait polls with relaxed loads and, once it saw what it waits for, makes one acquire load of the
-//! same word: an acquire in the loop would empty the L1 cache at each poll. After some thousands of
-//! fruitless polls it looks at the abort word and the clock. A wait that ends early writes one record
-//! of who waited for what and returns an error; it never traps.
+//! same word: an acquire in the loop would empty the L1 cache at each poll. After some dozens of
+//! fruitless polls it glances at the claim word, in device memory: work enqueued after a wait that
+//! ended early ends soon. After some thousands it looks at the abort word, in host memory, and the
+//! clock. A wait that ends early writes one record of who waited for what and returns an error; it
+//! never traps.
 
 use crate::arch;
 use crate::atomic::{Acquire, Gpu, Relaxed, Release, Sys};
@@ -113,55 +115,55 @@ pub struct Guard {
     pub launch: u64,
 }
 
-/// Polls between two looks at the abort word and the clock; a power of two.
-const POLLS_A_LOOK: u32 = 4096;
+impl Guard {
+    /// Whether a wait of this rank has ended early: what was enqueued after it need not begin.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub fn has_ended(&self) -> bool {
+        self.claim.load_atomic(Relaxed, Gpu) != 0
+    }
+}
+
+/// Spins between two looks at the abort word and the clock; a power of two.
+const SPINS_A_LOOK: u32 = 64;
 
 /// One wait's own state; made when it starts to poll.
-pub(crate) struct Waiting {
-    polls: u32,
+struct Waiting {
+    spins: u32,
     since: u64,
 }
 
 impl Waiting {
-    #[inline(always)]
-    pub(crate) fn new() -> Self {
-        Waiting { polls: 0, since: 0 }
-    }
-
-    /// One fruitless poll of `at`, which held `seen`: true when the wait has to end.
+    /// After fruitless polls of `at`, which held `seen`: true when the wait has to end.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    pub(crate) fn give_up(
-        &mut self,
-        guard: &Guard,
-        at: Global<u64>,
-        seen: u64,
-        expected: u64,
-        kind: WaitKind,
-        peer: u32,
-    ) -> bool {
-        self.polls = self.polls.wrapping_add(1);
+    fn give_up(&mut self, guard: &Guard, at: Global<u64>, seen: u64, wanted: Wanted) -> bool {
+        self.spins = self.spins.wrapping_add(1);
+        let Wanted { kind, peer, .. } = wanted;
         // The CPU device suspends the lane here until the word changes or the host asks for a look.
-        let look = arch::spin(at.raw(), seen, guard.control.raw().cast(), kind.name());
-        if look || self.polls & (POLLS_A_LOOK - 1) == 0 {
-            let cause = self.look(guard, peer);
-            if cause != 0 {
-                record(guard, at, seen, expected, kind, peer, cause);
-                return true;
-            }
+        let asked = arch::spin(at.raw(), seen, guard.control.raw().cast(), kind.name());
+        if arch::SPIN_SUSPENDS && !asked {
+            return false;
         }
-        false
+        // Another wait has ended early: its work is missing, so this one would wait in vain, and so
+        // would all that were enqueued after it.
+        let cause = if guard.has_ended() {
+            3
+        } else if asked || self.spins & (SPINS_A_LOOK - 1) == 0 {
+            self.look(guard, peer)
+        } else {
+            0
+        };
+        if cause != 0 {
+            record(guard, at, seen, wanted, cause);
+        }
+        cause != 0
     }
 
     #[inline(always)]
     fn look(&mut self, guard: &Guard, peer: u32) -> u32 {
         if guard.control.cast::<u32>().load_atomic(Relaxed, Sys) != 0 {
             return 1;
-        }
-        // Another wait has ended early: its work is missing, so this one would wait in vain, and so
-        // would all that were enqueued after it.
-        if guard.claim.load_atomic(Relaxed, Gpu) != 0 {
-            return 3;
         }
         if peer < 512 {
             let left = guard.control.cast::<u8>().at(core::mem::offset_of!(Control, left) as u32);
@@ -181,17 +183,66 @@ impl Waiting {
     }
 }
 
+/// What a wait is for, as its record tells it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// What the word has to become.
+    pub expected: u64,
+    /// What is waited for.
+    pub kind: WaitKind,
+    /// Of which rank; `u32::MAX` where the wait is not for one rank.
+    pub peer: u32,
+}
+
+/// What a wait polls. A trait and not closures: methods know who called them, for the CPU device's
+/// reports.
+pub trait Polled {
+    /// What one poll gives.
+    type Seen: Copy;
+    /// Looks once.
+    fn peek(&self) -> Self::Seen;
+    /// Whether that is what is waited for.
+    fn ready(&self, seen: Self::Seen) -> bool;
+    /// The word that is not as wanted yet, and what it held.
+    fn word(&self, seen: Self::Seen) -> (Global<u64>, u64);
+}
+
+/// Polls until what is seen is ready, beginning with what a poll gave before: the loop of every wait.
+/// An error if the wait ended early.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-fn record(
+pub fn wait_until<T: Polled>(
     guard: &Guard,
-    at: Global<u64>,
-    seen: u64,
-    expected: u64,
-    kind: WaitKind,
-    peer: u32,
-    cause: u32,
-) {
+    wanted: Wanted,
+    polled: &T,
+    first: T::Seen,
+) -> DeviceResult<T::Seen> {
+    let mut waiting = Waiting { spins: 0, since: 0 };
+    let mut seen = first;
+    while !polled.ready(seen) {
+        // A tight loop: what else a wait does is not between its polls.
+        let mut left = arch::polls_a_spin();
+        while left > 1 {
+            arch::keep_rolled();
+            seen = polled.peek();
+            if polled.ready(seen) {
+                return Ok(seen);
+            }
+            left -= 1;
+        }
+        let (at, held) = polled.word(seen);
+        if waiting.give_up(guard, at, held, wanted) {
+            return Err(Aborted);
+        }
+        seen = polled.peek();
+    }
+    Ok(seen)
+}
+
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+fn record(guard: &Guard, at: Global<u64>, seen: u64, wanted: Wanted, cause: u32) {
+    let Wanted { expected, kind, peer } = wanted;
     if guard.claim.compare_exchange(Relaxed, Gpu, 0, 1) != 0 {
         return;
     }
@@ -216,7 +267,33 @@ fn record(
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn refuse(guard: &Guard, at: Global<u64>, seen: u64, expected: u64, kind: WaitKind, peer: u32) {
-    record(guard, at, seen, expected, kind, peer, 5);
+    record(guard, at, seen, Wanted { expected, kind, peer }, 5);
+}
+
+/// A word that has to become something.
+struct Word<F> {
+    at: Global<u64>,
+    ready: F,
+}
+
+impl<F: Fn(u64) -> bool> Polled for Word<F> {
+    type Seen = u64;
+
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    fn peek(&self) -> u64 {
+        self.at.load_atomic(Relaxed, Sys)
+    }
+
+    #[inline(always)]
+    fn ready(&self, seen: u64) -> bool {
+        (self.ready)(seen)
+    }
+
+    #[inline(always)]
+    fn word(&self, seen: u64) -> (Global<u64>, u64) {
+        (self.at, seen)
+    }
 }
 
 /// Polls `at` with relaxed loads until `ready`, and gives the value seen.
@@ -232,16 +309,8 @@ pub fn poll(
     peer: u32,
     ready: impl Fn(u64) -> bool,
 ) -> DeviceResult<u64> {
-    let mut waiting = Waiting::new();
-    loop {
-        let seen = at.load_atomic(Relaxed, Sys);
-        if ready(seen) {
-            return Ok(seen);
-        }
-        if waiting.give_up(guard, at, seen, expected, kind, peer) {
-            return Err(Aborted);
-        }
-    }
+    let word = Word { at, ready };
+    wait_until(guard, Wanted { expected, kind, peer }, &word, word.peek())
 }
 
 /// As [`poll`], then one acquire load of the same word: what was done before the release that wrote

@@ -7,8 +7,10 @@ pub mod allreduce;
 pub mod hop;
 #[cfg(not(target_arch = "nvptx64"))]
 mod images;
+pub mod near;
 pub mod probe;
 pub mod ranks;
+pub mod ways;
 pub mod work;
 
 #[cfg(target_arch = "nvptx64")]
@@ -29,6 +31,8 @@ pub static MODULE: mscclrs_device::DeviceModule = mscclrs_device::DeviceModule {
 pub fn all_kernels() -> impl Iterator<Item = &'static mscclrs_device::Kernel> {
     probe::all()
         .chain(hop::all())
+        .chain(ways::all())
+        .chain(near::all())
         .chain(allgather::direct::all())
         .chain(allgather::mesh::all())
         .chain(allgather::packet::all())

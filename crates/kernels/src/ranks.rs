@@ -33,7 +33,9 @@ counts! {
     N8 = 8,
 }
 
-/// The pointers of a region of scratch: one a rank, this rank's among them.
+/// The pointers of a region of scratch, one a rank, in the order of the circle that begins with this
+/// rank: number k is the scratch of the rank k after this one. So the number is known when the kernel
+/// is compiled where the rank count is, and the pointer comes with the instruction that uses it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Peers {
@@ -51,17 +53,24 @@ pub trait HasPeers: KernelArgs {
     fn peers(&self) -> &Peers;
 }
 
-/// `rank`'s scratch.
+/// This rank's own scratch.
 #[inline(always)]
-pub fn peer<A: HasPeers, N: Count>(args: &Params<A>, rank: u32) -> Global<u64> {
+pub fn own<A: HasPeers>(args: &Params<A>) -> Global<u64> {
+    let offset = A::PEERS + core::mem::offset_of!(Peers, inline);
+    args.pointer_at(offset, |args| &args.peers().inline, 0)
+}
+
+/// The scratch of the rank `k` after this one.
+#[inline(always)]
+pub fn peer<A: HasPeers, N: Count>(args: &Params<A>, k: u32) -> Global<u64> {
     if N::N == 0 {
         let table = args.peers().table;
         if !table.is_null() {
-            return table.at(rank).load_ptr();
+            return table.at(k).load_ptr();
         }
     }
     let offset = A::PEERS + core::mem::offset_of!(Peers, inline);
-    args.pointer_at(offset, |args| &args.peers().inline, rank)
+    args.pointer_at(offset, |args| &args.peers().inline, k)
 }
 
 /// The rank `k` after `rank`, around the circle of `ranks`; `k < ranks`.
@@ -74,6 +83,31 @@ pub fn after<N: Count>(rank: u32, k: u32, ranks: u32) -> u32 {
         next - ranks
     } else {
         next
+    }
+}
+
+/// Slots of a half of a region into which each rank's peers send: one a peer, none for the rank
+/// itself. Slot j is that of the rank j + 1 after the one that owns the scratch.
+#[inline(always)]
+pub fn slots(ranks: u32) -> u32 {
+    ranks - 1
+}
+
+/// This rank's slot in the scratch of the rank `k` after it.
+#[inline(always)]
+pub fn slot_there(k: u32, ranks: u32) -> u32 {
+    ranks - 1 - k
+}
+
+/// The slot of rank `p`, which is another, in `rank`'s own scratch.
+#[inline(always)]
+pub fn slot_here<N: Count>(rank: u32, p: u32, ranks: u32) -> u32 {
+    if N::N != 0 {
+        (p + N::N - 1 - rank) & (N::N - 1)
+    } else if p > rank {
+        p - rank - 1
+    } else {
+        p + ranks - 1 - rank
     }
 }
 

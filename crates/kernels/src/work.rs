@@ -6,7 +6,7 @@ use mscclrs_device::{
     with_reduction,
 };
 
-use crate::ranks::{Count, HasPeers, each_rank, peer};
+use crate::ranks::{Count, HasPeers, after, each_rank, own, peer};
 
 /// Reduces ranges of units by a reduction known when compiled or told at run time.
 pub trait Reducer {
@@ -78,6 +78,107 @@ pub fn stream<A: Access, U: Copy>(
     }
 }
 
+/// The first units of a lane, loaded before it is known where they go.
+#[derive(Clone, Copy)]
+pub struct Ahead<U>([U; 4]);
+
+impl<U: Copy + Default> Ahead<U> {
+    /// Asks for the first units of [begin, end) that [`stream`] would give this lane.
+    #[inline(always)]
+    pub fn new<A: Access>(begin: u32, end: u32, load: impl Fn(u32) -> U) -> Self {
+        let (i, lanes) = (begin + thread_idx(), block_dim());
+        let mut units = [U::default(); 4];
+        if i < end {
+            units[0] = load(i);
+            if Self::is_full::<A>(i, end) {
+                units[1] = load(i + lanes);
+                units[2] = load(i + 2 * lanes);
+                units[3] = load(i + 3 * lanes);
+            }
+        }
+        Ahead(units)
+    }
+
+    /// Whether all four units are there.
+    #[inline(always)]
+    fn is_full<A: Access>(i: u32, end: u32) -> bool {
+        A::WIDE && end - i > 3 * block_dim()
+    }
+
+    /// Hands them out with their places, and gives the `begin` from where [`stream`] goes on.
+    #[inline(always)]
+    pub fn each<A: Access>(&self, begin: u32, end: u32, store: impl Fn(u32, U)) -> u32 {
+        let (i, lanes) = (begin + thread_idx(), block_dim());
+        if i >= end {
+            return begin;
+        }
+        store(i, self.0[0]);
+        if !Self::is_full::<A>(i, end) {
+            return begin + lanes;
+        }
+        store(i + lanes, self.0[1]);
+        store(i + 2 * lanes, self.0[2]);
+        store(i + 3 * lanes, self.0[3]);
+        begin + 4 * lanes
+    }
+
+    /// Reduces each with what came for its place.
+    #[inline(always)]
+    pub fn pair<R: Reduction, A: Access>(
+        &self,
+        begin: u32,
+        end: u32,
+        came: impl Fn(u32) -> U,
+        put: impl Fn(u32, U),
+    ) where
+        U: Fold,
+    {
+        let (i, lanes) = (begin + thread_idx(), block_dim());
+        if i >= end {
+            return;
+        }
+        if !Self::is_full::<A>(i, end) {
+            put(i, self.0[0].pair::<R>(came(i)));
+            return;
+        }
+        let (a, b) = (came(i), came(i + lanes));
+        let (c, d) = (came(i + 2 * lanes), came(i + 3 * lanes));
+        put(i, self.0[0].pair::<R>(a));
+        put(i + lanes, self.0[1].pair::<R>(b));
+        put(i + 2 * lanes, self.0[2].pair::<R>(c));
+        put(i + 3 * lanes, self.0[3].pair::<R>(d));
+    }
+}
+
+/// Reduces the units [begin, end) of two ranks, shared out among the lanes of this block. A reduction
+/// of two does not depend on their order, so every rank may begin with its own.
+#[inline(always)]
+pub fn pair_range<R: Reduction, U: Fold>(
+    begin: u32,
+    end: u32,
+    own: impl Fn(u32) -> U,
+    came: impl Fn(u32) -> U,
+    put: impl Fn(u32, U),
+) {
+    let lanes = block_dim();
+    let mut i = begin + thread_idx();
+    while i < end && end - i > 3 * lanes {
+        let (a0, a1) = (own(i), own(i + lanes));
+        let (a2, a3) = (own(i + 2 * lanes), own(i + 3 * lanes));
+        let (b0, b1) = (came(i), came(i + lanes));
+        let (b2, b3) = (came(i + 2 * lanes), came(i + 3 * lanes));
+        put(i, a0.pair::<R>(b0));
+        put(i + lanes, a1.pair::<R>(b1));
+        put(i + 2 * lanes, a2.pair::<R>(b2));
+        put(i + 3 * lanes, a3.pair::<R>(b3));
+        i += 4 * lanes;
+    }
+    while i < end {
+        put(i, own(i).pair::<R>(came(i)));
+        i += lanes;
+    }
+}
+
 /// The flags of a region: word `rank * MAX_BLOCKS + block` of a rank's flags is set by that rank's
 /// block to the epoch it has reached.
 #[derive(Clone, Copy)]
@@ -126,31 +227,27 @@ fn meet_on<A: HasPeers, N: Count>(
     mask: u64,
 ) -> DeviceResult {
     block_sync();
-    let mut p = thread_idx();
-    while p < flags.ranks {
-        if p != flags.rank {
-            let theirs = peer::<_, N>(args, p).at(flags.at);
-            flag_set(theirs.at(flags.rank * MAX_BLOCKS + block_idx()), value);
-        }
-        p += block_dim();
+    let mut k = 1 + thread_idx();
+    while k < flags.ranks {
+        let theirs = peer::<_, N>(args, k).at(flags.at);
+        flag_set(theirs.at(flags.rank * MAX_BLOCKS + block_idx()), value);
+        k += block_dim();
     }
     let mut ended = false;
-    let mut p = thread_idx();
-    while p < flags.ranks && !ended {
-        if p != flags.rank {
-            let mine = peer::<_, N>(args, flags.rank).at(flags.at);
-            let mine = mine.at(p * MAX_BLOCKS + block_idx());
-            match flag_wait(guard, mine, value & !mask, p) {
-                // A peer that is ahead has passed this meeting, and so found the same bits.
-                Ok(seen) if (seen ^ value) & mask == 0 || seen & !mask != value & !mask => {}
-                Ok(seen) => {
-                    refuse(guard, mine, seen, value, WaitKind::EpochFlag, p);
-                    ended = true;
-                }
-                Err(Aborted) => ended = true,
+    let mut k = 1 + thread_idx();
+    while k < flags.ranks && !ended {
+        let p = after::<N>(flags.rank, k, flags.ranks);
+        let mine = own(args).at(flags.at).at(p * MAX_BLOCKS + block_idx());
+        match flag_wait(guard, mine, value & !mask, p) {
+            // A peer that is ahead has passed this meeting, and so found the same bits.
+            Ok(seen) if (seen ^ value) & mask == 0 || seen & !mask != value & !mask => {}
+            Ok(seen) => {
+                refuse(guard, mine, seen, value, WaitKind::EpochFlag, p);
+                ended = true;
             }
+            Err(Aborted) => ended = true,
         }
-        p += block_dim();
+        k += block_dim();
     }
     // A wait that ended early ends the whole block: the others must not go on without the peer.
     if block_any(ended) { Err(Aborted) } else { Ok(()) }

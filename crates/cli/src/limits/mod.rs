@@ -7,6 +7,7 @@
 mod bare;
 mod general;
 mod report;
+mod ways;
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ const OPERATIONS: u64 = 20;
 /// Samples of each row.
 const SAMPLES: usize = 20;
 /// Most steps that progress is told of.
-const STEPS: u64 = 4 + bare::SIZES.len() as u64;
+const STEPS: u64 = 6 + bare::SIZES.len() as u64;
 
 /// Bytes of one copy on a GPU: long against what a launch costs, and past its caches.
 const GPU_COPY_BYTES: u64 = 128 << 20;
@@ -94,6 +95,7 @@ fn measure(
             general::measure(communicator, bytes, &mut harness, stream, &mut report, progress)?;
         }
     }
+    ways::measure(communicator, &mut harness, stream, &mut report, progress)?;
     communicator.synchronize(stream)?;
     Ok(report)
 }

@@ -14,7 +14,9 @@ pub(crate) enum Kind {
     AllReduce,
     Bandwidth,
     Empty,
+    Handle,
     Hop,
+    Wait,
 }
 
 impl Kind {
@@ -25,7 +27,9 @@ impl Kind {
             }
             Kind::Bandwidth => "bandwidth, each direction",
             Kind::Empty => "empty kernel",
+            Kind::Handle => "a pointer out of an array, a load and a store, by 32 lanes",
             Kind::Hop => "hop between the ranks",
+            Kind::Wait => "hop between the ranks, by ways to signal and to wait",
         }
     }
 }
@@ -136,6 +140,7 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "# {note}")?;
         }
+        let name = self.rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
         let mut before = None;
         for row in &self.rows {
             if before != Some((row.limit, row.direction)) {
@@ -144,7 +149,7 @@ impl fmt::Display for Report {
                 writeln!(f, "#\n# {}{}", row.limit.title(), direction.unwrap_or_default())?;
                 writeln!(
                     f,
-                    "# {:<12} {:>10} {:>11} {:>10} {:>9} {:>9}",
+                    "# {:<name$} {:>10} {:>11} {:>10} {:>9} {:>9}",
                     "what", "grid", "bytes", "time (us)", "spread", "GB/s"
                 )?;
             }
@@ -153,7 +158,7 @@ impl fmt::Display for Report {
             let bandwidth = row.bandwidth_gbps.map(|bandwidth| format!("{bandwidth:.1}"));
             writeln!(
                 f,
-                "{} {:<12} {:>10} {:>11} {:>10.3} {:>9.3} {:>9}",
+                "{} {:<name$} {:>10} {:>11} {:>10.3} {:>9.3} {:>9}",
                 if row.best { '*' } else { ' ' },
                 row.name,
                 grid.unwrap_or_default(),

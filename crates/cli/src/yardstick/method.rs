@@ -83,7 +83,6 @@ impl Shape {
     }
 
     /// Bytes of one half of its slots.
-    #[cfg(test)]
     pub(crate) fn slot_bytes(self, bytes: u64) -> u64 {
         match self.method {
             Method::Ll8 | Method::Ll16 => 2 * bytes,

@@ -212,6 +212,35 @@ pub fn trap() -> ! {
     panic!("device trap")
 }
 
+/// A value that is worked out before what follows, however late it is used.
+#[inline]
+pub fn settle(value: u64) -> u64 {
+    value
+}
+
+/// Whether [`spin`] returns only when the word has changed or a look is due.
+pub const SPIN_SUSPENDS: bool = true;
+
+/// Polls of a wait for one call of [`spin`].
+#[inline]
+pub const fn polls_a_spin() -> u32 {
+    1
+}
+
+/// Said first in a loop: its body is not written out several times.
+#[inline]
+pub fn keep_rolled() {}
+
+/// A count of nanoseconds, from no particular moment on, that wraps; of cycles on a GPU.
+#[inline]
+pub fn cycles() -> u32 {
+    global_timer_ns() as u32
+}
+
+/// Does nothing for some cycles of a GPU; here no time at all.
+#[inline]
+pub fn pause(_cycles: u32) {}
+
 /// One fruitless poll; true asks the wait to look at the abort word and the clock now.
 #[inline]
 #[track_caller]

@@ -112,7 +112,55 @@ pub fn trap() -> ! {
     unsafe { nvptx::trap() }
 }
 
-/// One fruitless poll. A GPU only polls again.
+/// A value that is worked out before what follows, however late it is used.
+#[inline(always)]
+pub fn settle(value: u64) -> u64 {
+    let settled;
+    // SAFETY: a move. Not `pure`: a volatile statement stays where it is.
+    unsafe {
+        asm!("mov.b64 {0}, {1};", out(reg64) settled, in(reg64) value, options(nomem, nostack, preserves_flags));
+    }
+    settled
+}
+
+/// Whether [`spin`] returns only when the word has changed or a look is due.
+pub const SPIN_SUSPENDS: bool = false;
+
+/// Polls of a wait for one call of [`spin`]. Not a constant to the compiler, which would write their
+/// loop out that many times.
+#[inline(always)]
+pub fn polls_a_spin() -> u32 {
+    settle(64) as u32
+}
+
+/// Said first in a loop: its body is not written out several times.
+#[inline(always)]
+pub fn keep_rolled() {
+    // SAFETY: a directive to the assembler.
+    unsafe { asm!(".pragma \"nounroll\";", options(nomem, nostack, preserves_flags)) }
+}
+
+/// A count of cycles, from no particular moment on, that wraps.
+#[inline(always)]
+pub fn cycles() -> u32 {
+    let now;
+    // SAFETY: reads a special register.
+    unsafe {
+        asm!("mov.u32 {0}, %clock;", out(reg32) now, options(nostack, preserves_flags));
+    }
+    now
+}
+
+/// Does nothing for some cycles; 0 is no time at all.
+#[inline(always)]
+pub fn pause(cycles: u32) {
+    if cycles != 0 {
+        let since = self::cycles();
+        while self::cycles().wrapping_sub(since) < cycles {}
+    }
+}
+
+/// After some fruitless polls: a GPU only polls again.
 #[inline(always)]
 pub fn spin(_at: *const u64, _seen: u64, _abort: *const u32, _what: &'static str) -> bool {
     false

@@ -55,7 +55,7 @@ fn run(
 ) -> DeviceResult {
     let (rank, ranks) = (args.rank, args.ranks);
     let flags = Flags { at: args.flags, rank, ranks };
-    let epoch = args.epochs.current();
+    let epoch = args.epochs.begin(&args.guard).check()?;
     meet_same::<_, AnyCount>(args, &args.guard, flags, 2 * epoch, args.same)?;
     let (begin, end) = block_range(args.units, args.per_block);
     let mut k = args.in_place;
@@ -65,7 +65,7 @@ fn run(
         k += 1;
     }
     meet_same::<_, AnyCount>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
-    args.epochs.advance(epoch + 1);
+    args.epochs.prepare(epoch + 1).advance();
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use mscclrs_device::{
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
-use crate::ranks::{AnyCount, Peers, after, has_peers, peer};
+use crate::ranks::{AnyCount, Peers, after, has_peers, own, peer};
 use crate::work::{Flags, block_range, bytes_at, meet, stream};
 
 kernel_args! {
@@ -54,8 +54,8 @@ has_peers!(GatherMeshArgs);
 fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
     let (rank, ranks) = (args.rank, args.ranks);
     let flags = Flags { at: args.flags, rank, ranks };
-    let local = peer::<_, AnyCount>(args, rank).cast::<u8>();
-    let mut epoch = args.epochs.current();
+    let local = own(args).cast::<u8>();
+    let mut epoch = args.epochs.begin(&args.guard).check()?;
     let mut done = 0;
     while done < args.units {
         let half = (epoch & 1) as u32 * ranks * args.slot;
@@ -66,7 +66,7 @@ fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
         let load = |i: u32| A::load::<Word16>(from, i, bytes);
         let mut k = 1;
         while k < ranks {
-            let to = peer::<_, AnyCount>(args, after::<AnyCount>(rank, k, ranks));
+            let to = peer::<_, AnyCount>(args, k);
             let to = to.cast::<Word16>().at(half + rank * args.slot);
             stream::<A, _>(begin, end, load, |i, unit| to.at(i).store(unit));
             k += 1;
@@ -87,7 +87,7 @@ fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
         epoch += 1;
         done += args.round;
     }
-    args.epochs.advance(epoch);
+    args.epochs.prepare(epoch).advance();
     Ok(())
 }
 

@@ -1,17 +1,19 @@
 //! Allgather by packets: every rank sends its elements to every peer. One hop; for small messages.
 //!
-//! Scratch and its reuse are those of the one-shot allreduce: two halves of `ranks` slots, slot r of
-//! half (epoch & 1) is written by rank r, and every rank hears from every rank in every call.
+//! Scratch and its reuse are those of the one-shot allreduce: two halves with a slot for each peer, and
+//! every rank hears from every rank in every call.
 
 use mscclrs_device::{
-    Access, Aligned, Any, DeviceResult, Epochs, Global, Guard, Ll8, Ll16, Packet, Params, Unit,
-    block_dim, block_idx, clean_lap, epoch_flag, epoch_next, grid_dim, kernel_args, kernels,
-    thread_idx,
+    Aborted, Access, Aligned, Any, Begun, DeviceResult, Epochs, Global, Guard, Ll8, Ll16, Packet,
+    Params, Unit, block_dim, block_idx, clean_lap, epoch_flag, epoch_next, grid_dim, kernel_args,
+    kernels, thread_idx,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
-use crate::ranks::{AnyCount, Count, N2, N4, N8, Peers, after, count, has_peers, peer};
+use crate::ranks::{
+    AnyCount, Count, N2, N4, N8, Peers, after, count, has_peers, own, peer, slot_there, slots,
+};
 use crate::work::bytes_at;
 
 kernel_args! {
@@ -33,7 +35,7 @@ kernel_args! {
         pub packets: u32,
         /// 8-byte words a slot.
         pub slot: u32,
-        /// 8-byte words a half: `slot` times the number of ranks.
+        /// 8-byte words a half: `slot` times the number of peers.
         pub half: u32,
         /// This rank.
         pub rank: u32,
@@ -57,45 +59,54 @@ where
     let first = block_idx() * block_dim() + thread_idx();
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let load = |i: u32| A::load::<P::Payload>(args.input, i, args.bytes);
+    // The first input word, the epoch and the claim are on their way together.
     let own0 = if first < args.packets { load(first) } else { Default::default() };
-    let epoch = args.epochs.current();
+    let Begun { epoch, ended } = args.epochs.begin(&args.guard);
     let flag = epoch_flag(epoch);
     let half = (epoch & 1) as u32 * args.half;
-    let local = peer::<_, N>(args, rank);
-    clean_lap(epoch, local, args.half);
+    let from = own(args).at(half);
 
-    let mut i = first;
-    let mut own = own0;
-    while i < args.packets {
+    if first < args.packets && !ended {
+        let mut i = first;
+        let mut unit = own0;
+        loop {
+            let mut k = 1;
+            while k < ranks {
+                let at = half + slot_there(k, ranks) * args.slot + i * P::WORDS;
+                P::put(peer::<_, N>(args, k).at(at), unit, flag);
+                k += 1;
+            }
+            if args.in_place == 0 {
+                let mine = bytes_at(args.output, rank as u64 * args.bytes);
+                A::store(mine, i, args.bytes, unit);
+            }
+            i += step;
+            if i >= args.packets {
+                break;
+            }
+            unit = load(i);
+        }
         let mut k = 1;
         while k < ranks {
-            let to = peer::<_, N>(args, after::<N>(rank, k, ranks));
-            P::put(to.at(half + rank * args.slot + i * P::WORDS), own, flag);
+            let p = after::<N>(rank, k, ranks);
+            let from = from.at((k - 1) * args.slot);
+            let to = bytes_at(args.output, p as u64 * args.bytes);
+            let mut i = first;
+            while i < args.packets {
+                let unit = P::take(&args.guard, from.at(i * P::WORDS), flag, p)?;
+                A::store(to, i, args.bytes, unit);
+                i += step;
+            }
             k += 1;
         }
-        if args.in_place == 0 {
-            let mine = bytes_at(args.output, rank as u64 * args.bytes);
-            A::store(mine, i, args.bytes, own);
-        }
-        i += step;
-        if i < args.packets {
-            own = load(i);
-        }
     }
-    let mut k = 1;
-    while k < ranks {
-        let p = after::<N>(rank, k, ranks);
-        let from = local.at(half + p * args.slot);
-        let to = bytes_at(args.output, p as u64 * args.bytes);
-        let mut i = first;
-        while i < args.packets {
-            let unit = P::take(&args.guard, from.at(i * P::WORDS), flag, p)?;
-            A::store(to, i, args.bytes, unit);
-            i += step;
-        }
-        k += 1;
+    if Epochs::cleans(epoch) && !ended {
+        clean_lap(from, slots(ranks), args.slot, P::WORDS, first, step);
     }
-    args.epochs.advance(epoch_next(epoch));
+    if ended {
+        return Err(Aborted);
+    }
+    args.epochs.prepare(epoch_next(epoch)).advance();
     Ok(())
 }
 

@@ -60,7 +60,7 @@ has_peers!(DirectArgs);
 fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResult {
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let flags = Flags { at: args.flags, rank, ranks };
-    let epoch = args.epochs.current();
+    let epoch = args.epochs.begin(&args.guard).check()?;
     meet_same::<_, N>(args, &args.guard, flags, 2 * epoch, args.same)?;
     let first = rank as u64 * args.chunk as u64 * 16;
     let bytes = args.bytes.saturating_sub(first);
@@ -79,7 +79,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResu
     };
     R::range::<N, Word16>((args.data_type, args.op), (begin, end), ranks, get, put);
     meet_same::<_, N>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
-    args.epochs.advance(epoch + 1);
+    args.epochs.prepare(epoch + 1).advance();
     Ok(())
 }
 

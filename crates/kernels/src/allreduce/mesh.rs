@@ -17,7 +17,7 @@ use mscclrs_device::{
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
-use crate::ranks::{AnyCount, Count, N2, N4, N8, Peers, after, count, has_peers, peer};
+use crate::ranks::{AnyCount, Count, N2, N4, N8, Peers, after, count, has_peers, own, peer};
 use crate::work::{Flags, Known, Reducer, Told, block_range, bytes_at, chunk_length, meet, stream};
 
 kernel_args! {
@@ -63,9 +63,9 @@ has_peers!(MeshArgs);
 fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult {
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let flags = Flags { at: args.flags, rank, ranks };
-    let local = peer::<_, N>(args, rank).cast::<u8>();
+    let local = own(args).cast::<u8>();
     let sums = ranks * args.slot;
-    let mut epoch = args.epochs.current();
+    let mut epoch = args.epochs.begin(&args.guard).check()?;
     let mut done = 0;
     while done < args.chunk {
         // The buffers as they look from this round's first unit of a chunk on.
@@ -82,7 +82,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
             let p = after::<N>(rank, k, ranks);
             let (first, bytes, begin, end) = part(p);
             let from = bytes_at(args.input, first);
-            let to = peer::<_, N>(args, p).cast::<Word16>().at(rank * args.slot);
+            let to = peer::<_, N>(args, k).cast::<Word16>().at(rank * args.slot);
             let load = |i: u32| A::load::<Word16>(from, i, bytes);
             stream::<A, _>(begin, end, load, |i, unit| to.at(i).store(unit));
             k += 1;
@@ -90,16 +90,16 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
         meet::<_, N>(args, &args.guard, flags, 2 * epoch)?;
 
         let (first, bytes, begin, end) = part(rank);
-        let own = bytes_at(args.input, first);
+        let mine = bytes_at(args.input, first);
         let get = |p: u32, i: u32| {
-            if p == rank { A::load(own, i, bytes) } else { Word16::load(local, p * args.slot + i) }
+            if p == rank { A::load(mine, i, bytes) } else { Word16::load(local, p * args.slot + i) }
         };
         let to = bytes_at(args.output, first);
         let put = |i: u32, unit: Word16| {
             A::store(to, i, bytes, unit);
             let mut k = 1;
             while k < ranks {
-                let slot = peer::<_, N>(args, after::<N>(rank, k, ranks)).cast::<Word16>();
+                let slot = peer::<_, N>(args, k).cast::<Word16>();
                 slot.at(sums + rank * args.slot + i).store(unit);
                 k += 1;
             }
@@ -119,7 +119,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
         epoch += 1;
         done += args.round;
     }
-    args.epochs.advance(epoch);
+    args.epochs.prepare(epoch).advance();
     Ok(())
 }
 

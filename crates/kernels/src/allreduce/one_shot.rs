@@ -1,20 +1,23 @@
 //! One-shot allreduce by packets: every rank sends its whole input to every peer and adds up what it
 //! gets. One hop; for sizes where latency is all.
 //!
-//! Scratch of a rank: two halves of `ranks` slots; slot r of half (epoch & 1) is written by rank r.
+//! Scratch of a rank: two halves with a slot for each peer; half (epoch & 1) is written.
 //! A slot is written again two calls later. By then its reader has read it: the writer ended the call
 //! between, for which it needed a packet of the reader, who sends only after it ended the call before.
 //! Lanes of different grids may write a slot word: the argument is about whole launches.
 
 use mscclrs_device::{
-    Access, Aligned, Any, DeviceResult, Epochs, Fold, Global, Guard, Ll8, Ll16, Packet, Params,
-    Reduction, Sum, Unit, block_dim, block_idx, clean_lap, element, epoch_flag, epoch_next,
-    grid_dim, kernel_args, kernels, thread_idx, with_reduction,
+    Aborted, Access, Aligned, Any, Begun, DeviceResult, Epochs, Fold, Global, Guard, Ll8, Ll16,
+    Packet, Params, Reduction, Sum, Unit, block_dim, block_idx, clean_lap, element, epoch_flag,
+    epoch_next, grid_dim, kernel_args, kernels, thread_idx, with_reduction,
 };
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
-use crate::ranks::{AnyCount, Count, N2, N4, N8, Peers, after, count, each_rank, has_peers, peer};
+use crate::ranks::{
+    AnyCount, Count, N2, N4, N8, Peers, count, each_rank, has_peers, own, peer, slot_here,
+    slot_there, slots,
+};
 
 kernel_args! {
     /// Arguments of the one-shot allreduce.
@@ -35,7 +38,7 @@ kernel_args! {
         pub packets: u32,
         /// 8-byte words a slot.
         pub slot: u32,
-        /// 8-byte words a half: `slot` times the number of ranks.
+        /// 8-byte words a half: `slot` times the number of peers.
         pub half: u32,
         /// This rank.
         pub rank: u32,
@@ -64,40 +67,25 @@ where
     let first = block_idx() * block_dim() + thread_idx();
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let load = |i: u32| A::load::<P::Payload>(args.input, i, args.bytes);
-    // The first input word and the epoch are on their way together.
+    // The first input word, the epoch and the claim are on their way together.
     let own0 = if first < args.packets { load(first) } else { Default::default() };
-    let epoch = args.epochs.current();
+    let Begun { epoch, ended } = args.epochs.begin(&args.guard);
     let flag = epoch_flag(epoch);
     let half = (epoch & 1) as u32 * args.half;
-    let local = peer::<_, N>(args, rank);
-    clean_lap(epoch, local, args.half);
+    let from = own(args).at(half);
 
-    let send = |i: u32, own: P::Payload| {
+    let send = |i: u32, unit: P::Payload| {
         let mut k = 1;
         while k < ranks {
-            let to = peer::<_, N>(args, after::<N>(rank, k, ranks));
-            P::put(to.at(half + rank * args.slot + i * P::WORDS), own, flag);
+            let at = half + slot_there(k, ranks) * args.slot + i * P::WORDS;
+            P::put(peer::<_, N>(args, k).at(at), unit, flag);
             k += 1;
         }
     };
-    let mut i = first;
-    let mut own = own0;
-    while i < args.packets {
-        send(i, own);
-        i += step;
-        if i < args.packets {
-            own = load(i);
-        }
-    }
-
-    let from = local.at(half);
-    let mut i = first;
-    let mut own = own0;
-    while i < args.packets {
-        let at = |p: u32| from.at(p * args.slot + i * P::WORDS);
+    let finish = |i: u32, own: P::Payload| -> DeviceResult {
+        let at = |p: u32| from.at(slot_here::<N>(rank, p, ranks) * args.slot + i * P::WORDS);
         let sum = if N::N == 2 {
-            let other = 1 - rank;
-            own.pair::<R>(P::take(&args.guard, at(other), flag, other)?)
+            own.pair::<R>(P::take(&args.guard, from.at(i * P::WORDS), flag, 1 - rank)?)
         } else if N::N != 0 {
             // All peers are asked at once and added in rank order, so that ranks agree to the bit.
             let mut raw = [P::Raw::default(); 8];
@@ -125,12 +113,34 @@ where
             P::Payload::finish::<R>(acc)
         };
         A::store(args.output, i, args.bytes, sum);
-        i += step;
-        if i < args.packets {
+        Ok(())
+    };
+    // Most messages have at most one packet a lane: its way has no loop on it.
+    if first < args.packets && !ended {
+        send(first, own0);
+        let mut i = first + step;
+        while i < args.packets {
+            send(i, load(i));
+            i += step;
+        }
+        let mut own = own0;
+        let mut i = first;
+        loop {
+            finish(i, own)?;
+            i += step;
+            if i >= args.packets {
+                break;
+            }
             own = load(i);
         }
     }
-    args.epochs.advance(epoch_next(epoch));
+    if Epochs::cleans(epoch) && !ended {
+        clean_lap(from, slots(ranks), args.slot, P::WORDS, first, step);
+    }
+    if ended {
+        return Err(Aborted);
+    }
+    args.epochs.prepare(epoch_next(epoch)).advance();
     Ok(())
 }
 

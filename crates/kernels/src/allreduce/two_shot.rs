@@ -17,7 +17,7 @@ use mscclrs_device::{
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::MODULE;
-use crate::ranks::{AnyCount, Count, N4, N8, Peers, after, count, each_rank, has_peers, peer};
+use crate::ranks::{AnyCount, Count, N4, N8, Peers, after, count, each_rank, has_peers, own, peer};
 use crate::work::chunk_length;
 
 kernel_args! {
@@ -68,12 +68,11 @@ where
     let first = block_idx() * block_dim() + thread_idx();
     let (rank, ranks) = (args.rank, count::<N>(args.ranks));
     let load = |i: u32| A::load::<P::Payload>(args.input, i, args.bytes);
-    let epoch = args.epochs.current();
+    let local = own(args);
+    let epoch = args.epochs.begin(&args.guard).check()?;
     let flag = epoch_flag(epoch);
     let half = (epoch & 1) as u32 * args.half;
     let sums = half + ranks * args.slot;
-    let local = peer::<_, N>(args, rank);
-    clean_lap(epoch, local, args.half);
 
     let mut j = first;
     while j < args.chunk {
@@ -81,7 +80,7 @@ where
         while k < ranks {
             let p = after::<N>(rank, k, ranks);
             if j < chunk_length(args.packets, args.chunk, p) {
-                let to = peer::<_, N>(args, p).at(half + rank * args.slot + j * P::WORDS);
+                let to = peer::<_, N>(args, k).at(half + rank * args.slot + j * P::WORDS);
                 P::put(to, load(p * args.chunk + j), flag);
             }
             k += 1;
@@ -92,9 +91,9 @@ where
     let own_length = chunk_length(args.packets, args.chunk, rank);
     let mut j = first;
     while j < own_length {
-        let own = load(rank * args.chunk + j);
+        let mine = load(rank * args.chunk + j);
         let at = |p: u32| local.at(half + p * args.slot + j * P::WORDS);
-        let mut acc = own.start::<R>();
+        let mut acc = mine.start::<R>();
         if N::N != 0 {
             let mut raw = [P::Raw::default(); 8];
             each_rank!(N, p => if p != rank {
@@ -102,7 +101,7 @@ where
             });
             each_rank!(N, p => {
                 let unit = if p == rank {
-                    own
+                    mine
                 } else {
                     P::finish(&args.guard, at(p), raw[p as usize], flag, p)?
                 };
@@ -111,7 +110,7 @@ where
         } else {
             let mut p = 0;
             while p < ranks {
-                let unit = if p == rank { own } else { P::take(&args.guard, at(p), flag, p)? };
+                let unit = if p == rank { mine } else { P::take(&args.guard, at(p), flag, p)? };
                 acc = if p == 0 { unit.start::<R>() } else { P::Payload::fold::<R>(acc, unit) };
                 p += 1;
             }
@@ -119,7 +118,7 @@ where
         let sum = P::Payload::finish::<R>(acc);
         let mut k = 1;
         while k < ranks {
-            let to = peer::<_, N>(args, after::<N>(rank, k, ranks));
+            let to = peer::<_, N>(args, k);
             P::put(to.at(sums + rank * args.slot + j * P::WORDS), sum, flag);
             k += 1;
         }
@@ -141,7 +140,10 @@ where
         }
         j += step;
     }
-    args.epochs.advance(epoch_next(epoch));
+    if Epochs::cleans(epoch) {
+        clean_lap(local.at(half), 2 * ranks, args.slot, P::WORDS, first, step);
+    }
+    args.epochs.prepare(epoch_next(epoch)).advance();
     Ok(())
 }
 
