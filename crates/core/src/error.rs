@@ -71,7 +71,7 @@ pub enum Error {
     #[error(transparent)]
     Gpu(#[from] mscclrs_gpu::Error),
     /// The system refused something.
-    #[error("{operation}: {source}")]
+    #[error("{operation}: {source}{}", mscclrs_gpu::limit_hint(source))]
     Io {
         /// What was tried.
         operation: String,

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recv, recvmsg, send, sendmsg, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with, sockopt,
 };
 use serde::{Deserialize, Serialize};
 
@@ -134,7 +134,7 @@ impl FdTicket {
                 fail("the process that offered it is gone, or on another host".into())
             }
             Errno::TIMEDOUT => fail("the process that offered it did not answer in time".into()),
-            other => fail(other.to_string()),
+            other => fail(format!("{other}{}", mscclrs_gpu::limit_hint(&other.into()))),
         };
         let address = SocketAddrUnix::new_abstract_name(self.name.as_bytes()).map_err(system)?;
         let fd = unix_socket().map_err(system)?;
@@ -316,6 +316,10 @@ fn receive(
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         match recvmsg(fd, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
             Ok(message) => {
+                // The descriptor has come, and this process has no room for it.
+                if message.flags.contains(ReturnFlags::CTRUNC) {
+                    return Err(Errno::MFILE);
+                }
                 let mut received = None;
                 for part in ancillary.drain() {
                     if let RecvAncillaryMessage::ScmRights(fds) = part {
