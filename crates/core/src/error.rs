@@ -198,6 +198,17 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The host of the rendezvous is not known.
+    #[error(
+        "the host of {address}, where rank 0 serves the rendezvous, is not known: {why}; set \
+         MASTER_ADDR or MSCCLRS_ADDRESS to a host that every rank can look up"
+    )]
+    UnknownHost {
+        /// The address, with its port.
+        address: String,
+        /// What the resolver said.
+        why: String,
+    },
     /// This rank cannot map a peer's memory.
     #[error("rank {rank} cannot reach the memory of rank {peer}: {why}")]
     Unreachable {

@@ -47,6 +47,8 @@ struct State {
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
     refused: u32,
+    /// A connection could not be accepted, and that was told.
+    starved: bool,
 }
 
 /// A connection that proved the secret, with its first message.
@@ -84,7 +86,13 @@ impl Acceptor {
             .zip(0..)
             .map(|(fd, key)| watch.watch(fd, key, Interest::Always))
             .collect::<Result<_>>()?;
-        let state = State { listeners, pending: BTreeMap::new(), next_key: FIRST_KEY, refused: 0 };
+        let state = State {
+            listeners,
+            pending: BTreeMap::new(),
+            next_key: FIRST_KEY,
+            refused: 0,
+            starved: false,
+        };
         Ok(Acceptor { secret, near_only, watch, state: Mutex::new(state) })
     }
 
@@ -109,7 +117,7 @@ impl Acceptor {
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::PermissionDenied {
-                    state.refused += 1;
+                    state.refuse(&pending.socket);
                 }
                 None
             }
@@ -144,7 +152,13 @@ impl Acceptor {
             let fd = match accept_with(&state.listeners[listener], SocketFlags::CLOEXEC) {
                 Ok(fd) => fd,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
+                    if !std::mem::replace(&mut state.starved, true) {
+                        tracing::warn!(
+                            "a connection cannot be accepted: {error}{}",
+                            mscclrs_gpu::limit_hint(&error.into())
+                        );
+                    }
                     // Make room; if there is none to make, do not spin until others do.
                     if !state.push_out() {
                         std::thread::sleep(Duration::from_millis(5));
@@ -187,6 +201,21 @@ impl State {
         let stranger = |p: &Pending| matches!(p.step, Step::Hello | Step::Proof(_));
         let oldest = self.pending.iter().find(|(_, p)| stranger(p)).map(|(&key, _)| key);
         oldest.and_then(|key| self.pending.remove(&key)).is_some()
+    }
+
+    /// Counts one who does not know the secret. The first is told at once: whoever waits for it does
+    /// so in vain.
+    fn refuse(&mut self, socket: &Watched) {
+        self.refused += 1;
+        if self.refused > 1 {
+            return;
+        }
+        let from = socket::peer_address(socket.as_fd()).map(|address| address.to_string());
+        tracing::warn!(
+            "a connection from {} was refused: its secret differs; give every rank the same \
+             MSCCLRS_SECRET or unique id",
+            from.unwrap_or_else(|_| "a process that is gone".into())
+        );
     }
 
     fn new_key(&mut self) -> u32 {

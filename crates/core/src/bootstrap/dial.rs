@@ -35,7 +35,7 @@ impl Failed {
             Failed::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "it hung up during the handshake".into()
             }
-            Failed::Io(error) => error.to_string(),
+            Failed::Io(error) => format!("{error}{}", mscclrs_gpu::limit_hint(error)),
         }
     }
 }
@@ -79,12 +79,13 @@ pub(super) fn try_once(
 }
 
 /// Tries all addresses in turn until one answers or the deadline has passed; gives up at once on a
-/// wrong secret.
+/// wrong secret. `failing` is called after each round of tries.
 pub(super) fn until_deadline(
     addresses: &[SocketAddr],
     from: &[SocketAddr],
     secret: &Secret,
     deadline: Instant,
+    mut failing: impl FnMut(&Failed),
 ) -> Result<OwnedFd, Failed> {
     let mut pause = Duration::from_millis(5);
     let mut last = None;
@@ -101,6 +102,9 @@ pub(super) fn until_deadline(
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(last.unwrap_or(Failed::NobodyThere));
+        }
+        if let Some(last) = &last {
+            failing(last);
         }
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(200));
