@@ -24,6 +24,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::random;
+use crate::starved::Starved;
 use crate::watcher::{self, Handler, Interest, Registration, Watch, Watched};
 use crate::{Error, Result};
 
@@ -104,6 +105,7 @@ impl FdService {
                 next_id: 1,
                 pending: BTreeMap::new(),
                 next_key: FIRST_KEY,
+                starved: Starved::default(),
             };
             Ok(Arc::new(Server { name, watch, state: Mutex::new(state) }))
         })?;
@@ -193,6 +195,7 @@ struct State {
     /// By key, so oldest first.
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
+    starved: Starved,
 }
 
 struct Pending {
@@ -211,7 +214,8 @@ impl Server {
             let fd = match accept_with(&state.listener, SocketFlags::CLOEXEC) {
                 Ok(fd) => fd,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                Err(error) if Starved::is(error) => {
+                    state.starved.tell(error);
                     if state.pending.pop_first().is_none() {
                         std::thread::sleep(Duration::from_millis(5));
                     }

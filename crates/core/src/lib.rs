@@ -16,6 +16,7 @@ mod liveness;
 mod loss;
 mod memory;
 mod semaphore;
+mod starved;
 mod watcher;
 mod wire;
 

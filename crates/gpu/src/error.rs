@@ -137,10 +137,11 @@ pub fn descriptor_limit() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let number = |limit: Option<u64>| limit.map_or("any number of".into(), |n| n.to_string());
     let (now, most) = (number(limit.current), number(limit.maximum));
-    format!(
-        "this process may have {now} files and sockets open (`ulimit -n`): raise it, up to {most} \
-         without privileges"
-    )
+    let how = match now == most {
+        true => "only a privileged user can raise that".to_owned(),
+        false => format!("raise that, to {most} at most without privileges"),
+    };
+    format!("this process may have {now} files and sockets open (`ulimit -n`): {how}")
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::address::is_near;
 use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 use crate::Result;
+use crate::starved::Starved;
 use crate::watcher::{Interest, Watch, Watched};
 
 /// How long a stranger may take to prove the secret and say what it wants.
@@ -47,8 +48,7 @@ struct State {
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
     refused: u32,
-    /// A connection could not be accepted, and that was told.
-    starved: bool,
+    starved: Starved,
 }
 
 /// A connection that proved the secret, with its first message.
@@ -91,7 +91,7 @@ impl Acceptor {
             pending: BTreeMap::new(),
             next_key: FIRST_KEY,
             refused: 0,
-            starved: false,
+            starved: Starved::default(),
         };
         Ok(Acceptor { secret, near_only, watch, state: Mutex::new(state) })
     }
@@ -152,13 +152,8 @@ impl Acceptor {
             let fd = match accept_with(&state.listeners[listener], SocketFlags::CLOEXEC) {
                 Ok(fd) => fd,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
-                    if !std::mem::replace(&mut state.starved, true) {
-                        tracing::warn!(
-                            "a connection cannot be accepted: {error}{}",
-                            mscclrs_gpu::limit_hint(&error.into())
-                        );
-                    }
+                Err(error) if Starved::is(error) => {
+                    state.starved.tell(error);
                     // Make room; if there is none to make, do not spin until others do.
                     if !state.push_out() {
                         std::thread::sleep(Duration::from_millis(5));
