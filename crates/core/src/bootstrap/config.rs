@@ -95,14 +95,7 @@ impl Config {
         let secret = match (&self.rendezvous, &self.secret) {
             (Rendezvous::UniqueId(id), _) => Some(id.secret()),
             (Rendezvous::Address(_), Some(secret)) => Some(secret.clone()),
-            (Rendezvous::Address(_), None) => match env::SECRET.text() {
-                Some(text) if text.len() < 8 => {
-                    return Err(Error::Environment {
-                        name: env::SECRET.name.into(),
-                        value: "...".into(),
-                        allowed: format!("allowed is {}", env::SECRET.allowed),
-                    });
-                }
+            (Rendezvous::Address(_), None) => match secret_text()? {
                 Some(text) => Some(Secret::new(text)),
                 None => launch::job_secret(&env::from_process),
             },
@@ -110,8 +103,9 @@ impl Config {
         match secret {
             Some(secret) => Ok(Trust { secret, near_only: false }),
             None => {
+                let here = matches!(&self.rendezvous, Rendezvous::Address(a) if a.is_loopback());
                 // Once is enough.
-                if self.rank == 0 {
+                if self.rank == 0 && !here {
                     tracing::warn!(
                         "there is no secret, so every process of this host and its private networks \
                          can take part; set MSCCLRS_SECRET to the same text on every rank"
@@ -202,6 +196,18 @@ impl Config {
             meeting.listen = meeting.to[..1].to_vec();
         }
         Ok(())
+    }
+}
+
+/// MSCCLRS_SECRET.
+pub(crate) fn secret_text() -> Result<Option<String>> {
+    match env::SECRET.text() {
+        Some(text) if text.len() < 8 => Err(Error::Environment {
+            name: env::SECRET.name.into(),
+            value: "...".into(),
+            allowed: format!("allowed is {}", env::SECRET.allowed),
+        }),
+        text => Ok(text),
     }
 }
 

@@ -36,6 +36,7 @@ pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;
 pub use verdict::RendezvousError;
 
+pub(crate) use config::secret_text;
 pub(crate) use identity::random;
 pub(crate) use wire::{Damaged, Reader, Writer};
 
