@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::acceptor::WELCOME;
+use super::acceptor::{REFUSED, WELCOME};
 use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 
@@ -19,6 +19,8 @@ pub(super) enum Failed {
     NobodyThere,
     /// The other side has another secret.
     Secret,
+    /// The other side is no rank.
+    Stranger,
     /// Anything else.
     Io(io::Error),
 }
@@ -32,6 +34,7 @@ impl Failed {
         match self {
             Failed::NobodyThere => "nobody listens there".into(),
             Failed::Secret => "the secret differs".into(),
+            Failed::Stranger => "what listens there is another program".into(),
             Failed::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "it hung up during the handshake".into()
             }
@@ -67,8 +70,10 @@ pub(super) fn try_once(
     socket::send_all(fd, &secret.prove(Role::Connecting, &nonces), deadline)?;
     let mut answer = [0];
     socket::recv_exact(fd, &mut answer, deadline)?;
-    if answer != [WELCOME] {
-        return Err(Failed::Secret);
+    match answer {
+        [WELCOME] => {}
+        [REFUSED] => return Err(Failed::Secret),
+        _ => return Err(Failed::Stranger),
     }
     let mut proof = [0; PROOF];
     socket::recv_exact(fd, &mut proof, deadline)?;

@@ -24,26 +24,24 @@ impl Notice {
         Notice { times, told: false }
     }
 
-    /// To be called now and then while nothing comes; `what` says who waits where for whom.
-    pub(super) fn tell(&mut self, what: impl FnOnce() -> String) {
+    /// To be called now and then while nothing comes. `what` says who waits where for whom, given
+    /// how long.
+    pub(super) fn tell(&mut self, what: impl FnOnce(&str) -> String) {
         if let Some(text) = self.text(Instant::now(), what) {
             tracing::warn!("{text}");
         }
     }
 
-    fn text(&mut self, now: Instant, what: impl FnOnce() -> String) -> Option<String> {
+    fn text(&mut self, now: Instant, what: impl FnOnce(&str) -> String) -> Option<String> {
         let Times { started, deadline } = self.times;
         let waited = now.saturating_duration_since(started);
         if self.told || waited < PATIENCE {
             return None;
         }
         self.told = true;
+        let what = what(&format!("has waited {} s", waited.as_secs()));
         let limit = deadline.saturating_duration_since(started).as_secs_f64();
-        Some(format!(
-            "{}, has done so for {} s and gives up after {limit} s",
-            what(),
-            waited.as_secs()
-        ))
+        Some(format!("{what}; it gives up after {limit} s"))
     }
 }
 
@@ -56,12 +54,12 @@ mod tests {
         let started = Instant::now();
         let at = |seconds| started + Duration::from_secs(seconds);
         let mut notice = Notice::new(Times { started, deadline: at(60) });
-        let what = || "rank 1 waits for rank 0".to_owned();
+        let what = |waited: &str| format!("rank 1 {waited} for rank 0");
         assert_eq!(notice.text(at(2), what), None);
         let told = notice.text(at(4), what);
         assert_eq!(
             told.as_deref(),
-            Some("rank 1 waits for rank 0, has done so for 4 s and gives up after 60 s")
+            Some("rank 1 has waited 4 s for rank 0; it gives up after 60 s")
         );
         assert_eq!(notice.text(at(5), what), None);
     }

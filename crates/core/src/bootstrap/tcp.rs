@@ -92,12 +92,9 @@ impl TcpBootstrap {
             last,
         };
         let failing = |last: &Failed| {
-            notice.tell(|| {
-                let last = last.text();
-                format!(
-                    "rank {} waits for rank 0 at {} (last try: {last})",
-                    config.rank, meeting.text
-                )
+            notice.tell(|waited| {
+                let (rank, at, last) = (config.rank, &meeting.text, last.text());
+                format!("rank {rank} {waited} for rank 0 at {at} (last try: {last})")
             });
         };
         let to_root = dial::until_deadline(&meeting.to, &meeting.from, &secret, deadline, failing);
@@ -134,13 +131,9 @@ impl TcpBootstrap {
         let patience = deadline + Duration::from_secs(2);
         let missing = || {
             let Some((missing, world_size)) = root.and_then(Root::missing) else { return };
-            notice.tell(|| {
-                format!(
-                    "rank 0 at {} waits for {} of {world_size} ranks: {}",
-                    meeting.text,
-                    missing.len(),
-                    verdict::listed(&missing)
-                )
+            notice.tell(|waited| {
+                let (at, count, ranks) = (&meeting.text, missing.len(), verdict::listed(&missing));
+                format!("rank 0 at {at} {waited} for {count} of {world_size} ranks ({ranks})")
             });
         };
         let peers = match read_verdict(&to_root, patience, missing).map_err(gone)? {
