@@ -4,37 +4,54 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mscclrs_collectives::Collectives;
+use mscclrs_collectives::{AllGather, AllReduce, Collectives, Tuning};
 use mscclrs_device::{DataType, ReduceOp};
 use mscclrs_gpu::BackendKind;
 
 use crate::bench::check::{Checker, Found};
 use crate::bench::compare;
+use crate::bench::files;
 use crate::bench::header;
 use crate::bench::memory::{GUARD, Memory};
 use crate::bench::plot;
 use crate::bench::report::{Report, require_writable};
 use crate::bench::row::{OURS, Row};
-use crate::bench::sizes::{Step, Sweep, format_size};
+use crate::bench::sizes::{SMALLEST, Step, Sweep, format_size, in_words};
 use crate::bench::table::{self, Summary};
 use crate::bench::types::type_name;
 use crate::harness::{Candidate, Harness, Schedule, Timing};
 use crate::options::{Buffers, CollectiveOptions, DeviceChoice};
+use crate::output::say;
 use crate::ranks::{Plan, Rank, Verdict};
 use crate::rival::{Call, Collective, Rival};
 use crate::stats::bandwidth;
-use crate::usage::usage;
+use crate::usage::{Usage, usage};
 use crate::yardstick::{Yardstick, unavailable};
 
 /// What a run on the CPU device may take for all its rows, where the user says nothing else.
 const CPU_BUDGET: Duration = Duration::from_secs(10);
 
+/// The most sizes of a run: nobody reads more, and a step that is too small is a slip.
+const MOST_SIZES: u64 = 100_000;
+
 impl CollectiveOptions {
     /// An error about what can be seen wrong before any rank starts.
-    pub(crate) fn validate(&self, plan: &Plan) -> Result<()> {
-        self.sweep(plan.kind)?;
+    pub(crate) fn validate(&self, collective: Collective, plan: &Plan) -> Result<()> {
+        let sweep = self.sweep(plan.kind)?;
+        if lines(collective, self, sweep, plan.ranks()).next().is_none() {
+            let least =
+                self.types.0.iter().map(|t| collective.element(t.size(), plan.ranks())).min();
+            return Err(usage!(
+                "-e: no size of this run comes to one element{} on {} ranks; allowed are sizes from \
+                 {} bytes",
+                collective.each(),
+                plan.ranks(),
+                least.unwrap_or_default()
+            ));
+        }
+        self.tuning(collective)?;
         if self.compare.is_some() && plan.kind == BackendKind::Cpu {
-            let why = match self.ranks.device {
+            let why = match self.ranks.placement.device {
                 DeviceChoice::Cpu => "was asked for",
                 _ => "is all there is",
             };
@@ -43,20 +60,52 @@ impl CollectiveOptions {
                  machine with GPUs"
             ));
         }
-        if self.bare && plan.kind == BackendKind::Cpu {
-            return Err(usage!(
-                "--bare: there are no bare kernels for the CPU device; allowed is an allreduce between \
-                 2 GPUs"
-            ));
+        if self.bare {
+            let why = match collective {
+                _ if plan.kind == BackendKind::Cpu => Some("for the CPU device".to_owned()),
+                Collective::AllGather => Some("that gather".to_owned()),
+                Collective::AllReduce => {
+                    (plan.ranks() != 2).then(|| format!("for {} ranks", plan.ranks()))
+                }
+            };
+            if let Some(why) = why {
+                return Err(usage!(
+                    "--bare: there are no bare kernels {why}; allowed is an allreduce between 2 GPUs"
+                ));
+            }
         }
         if !plan.writes() {
             return Ok(());
         }
-        if self.plot.is_some() && self.plot == self.output.json {
+        let (json, plot) = (self.output.json.as_deref(), self.plot.as_deref());
+        if let (Some(json), Some(plot)) = (json, plot)
+            && files::is_same(json, plot)
+        {
             return Err(usage!("--plot: names the file of --json; allowed is another one"));
         }
-        require_writable("--json", self.output.json.as_ref())?;
-        require_writable("--plot", self.plot.as_ref())
+        require_writable(json)?;
+        plot.map_or(Ok(()), |plot| files::require_writable("--plot", plot))
+    }
+
+    /// The table of the one algorithm that was asked for.
+    fn tuning(&self, collective: Collective) -> Result<Option<Tuning>> {
+        let Some(algorithm) = &self.algorithm else { return Ok(None) };
+        let (tuning, names) = match collective {
+            Collective::AllGather => {
+                (algorithm.all_gather(), AllGather::ALL.map(AllGather::name).to_vec())
+            }
+            Collective::AllReduce => {
+                (algorithm.all_reduce(), AllReduce::ALL.map(AllReduce::name).to_vec())
+            }
+        };
+        tuning.map(Some).ok_or_else(|| {
+            usage!(
+                "--algorithm: {} has no {}; allowed are {}",
+                collective.name(),
+                algorithm.name,
+                names.join(", ")
+            )
+        })
     }
 
     /// The sizes, with the device's usual ends.
@@ -65,7 +114,8 @@ impl CollectiveOptions {
             BackendKind::Cpu => 64 << 10,
             BackendKind::Cuda => 128 << 20,
         };
-        let begin = self.begin.unwrap_or_else(|| self.end.map_or(8, |end| end.min(8)));
+        let begin =
+            self.begin.unwrap_or_else(|| self.end.map_or(SMALLEST, |end| end.min(SMALLEST)));
         let end = self.end.unwrap_or(usual_end.max(begin));
         if begin > end {
             return Err(usage!(
@@ -78,7 +128,15 @@ impl CollectiveOptions {
             (Some(bytes), _) => Step::Add(bytes),
             (None, factor) => Step::Multiply(factor.unwrap_or(2)),
         };
-        Ok(Sweep { begin, end, step })
+        let sweep = Sweep { begin, end, step };
+        if sweep.count() > MOST_SIZES {
+            return Err(usage!(
+                "-i: {} sizes are too many for a run; allowed are at most {MOST_SIZES}, so take a larger \
+                 step",
+                sweep.count()
+            ));
+        }
+        Ok(sweep)
     }
 
     fn schedule(&self, kind: BackendKind, rows: u64) -> Schedule {
@@ -123,12 +181,44 @@ fn lines(
         let mut last = None;
         sweep.sizes().filter_map(move |asked| {
             let (count, bytes) = collective.shape(asked, data_type.size(), ranks);
-            // Sizes below one element a rank come to nothing; only a size of 0 asks for that.
-            let is_new = last != Some(count) && (count > 0 || asked == 0);
+            let is_new = last != Some(count) && !is_nothing(asked, count);
             last = Some(count);
             is_new.then_some(Line { count, bytes, data_type, op })
         })
     })
+}
+
+/// Sizes below one element a rank come to nothing; only a size of 0 asks for that.
+fn is_nothing(asked: u64, count: u64) -> bool {
+    count == 0 && asked > 0
+}
+
+/// Which sizes have no line, and why: a line for each element type that has some.
+fn left_out(
+    collective: Collective,
+    options: &CollectiveOptions,
+    sweep: Sweep,
+    ranks: u32,
+) -> Vec<String> {
+    let of_type = |data_type: &DataType| {
+        let element = data_type.size();
+        let is_out = |&asked: &u64| is_nothing(asked, collective.shape(asked, element, ranks).0);
+        let sizes: Vec<u64> = sweep
+            .sizes()
+            .take_while(|&asked| asked == 0 || is_out(&asked))
+            .filter(is_out)
+            .collect();
+        (!sizes.is_empty()).then(|| {
+            format!(
+                "Left out: {} bytes, less than one {}{} ({} bytes)",
+                in_words(&sizes),
+                type_name(*data_type),
+                collective.each(),
+                collective.element(element, ranks)
+            )
+        })
+    };
+    options.types.0.iter().filter_map(of_type).collect()
 }
 
 /// One rank's run.
@@ -144,43 +234,29 @@ pub(crate) fn run(
     require_same(rank, collective, options)?;
     let all = || lines(collective, options, sweep, ranks);
     let count = all().count() as u64;
-    if count == 0 {
-        return Err(usage!(
-            "-e: no size of this run comes to one element a rank on {ranks} ranks; allowed are larger \
-             sizes"
-        ));
-    }
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
-    require_memory(rank, largest)?;
+    rank.agree(require_memory(rank, largest))?;
 
-    let collectives = match &options.algorithm {
+    let collectives = match options.tuning(collective)? {
         None => Collectives::new(communicator)?,
-        Some(algorithm) => {
-            let tuning = match collective {
-                Collective::AllGather => algorithm.all_gather(),
-                Collective::AllReduce => algorithm.all_reduce(),
-            };
-            let tuning = tuning.ok_or_else(|| {
-                usage!("--algorithm: {} has no {}", collective.name(), algorithm.name)
-            })?;
-            Collectives::with_tuning(communicator, tuning)?
-        }
+        Some(tuning) => Collectives::with_tuning(communicator, tuning)?,
     };
     let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
-    let yardstick = yardstick(rank, collective, options, largest)?;
+    let yardstick = yardstick(rank, options, largest)?;
     let schedule = options.schedule(device.kind(), 2 * count);
     let harness = Harness::new(communicator, &rank.stream, schedule)?;
     let checker = Checker { rank, memory: &memory, fault: options.inject_fault };
     let names = header::devices(rank)?;
-    let mut report = match rank.is_first() {
-        true => Some(Report::open(options.output.json.as_deref(), 2 * count)?),
-        false => None,
-    };
+    let json = options.output.json.as_deref();
+    let mut report = rank.is_first().then(|| Report::open(json, 2 * count));
     if let Some(report) = &mut report {
         let mut lines = header::lines(rank, collective.name(), &names);
         for rival in &rivals {
             lines.push_str(&format!("\n#  {}: {}", rival.name(), rival.origin()));
+        }
+        for left_out in left_out(collective, options, sweep, ranks) {
+            lines.push_str(&format!("\n#  {left_out}"));
         }
         report.print(&format!("{lines}\n#\n{}", table::head()))?;
     }
@@ -222,8 +298,9 @@ pub(crate) fn run(
     }
     if let Some(report) = &mut report {
         report.print(&summary.lines())?;
+        report.finish()?;
         if let Some(path) = &options.plot {
-            plot::draw(path, &rows)?;
+            files::write(path, &plot::draw(&rows)?)?;
         }
     }
     // Nobody leaves while another still measures.
@@ -260,10 +337,10 @@ fn require_same(rank: &Rank, collective: Collective, options: &CollectiveOptions
     for (other, text) in texts.iter().enumerate() {
         let differs = texts[0].lines().zip(text.lines()).find(|(first, theirs)| first != theirs);
         if let Some((first, theirs)) = differs {
-            return Err(usage!(
+            return Err(anyhow::Error::new(Usage::of_all_ranks(format!(
                 "rank {other} was started with {theirs}, rank 0 with {first}; all ranks need the same \
                  options"
-            ));
+            ))));
         }
     }
     Ok(())
@@ -302,23 +379,20 @@ fn is_bare(call: &Call) -> bool {
 /// The bare allreduces, where they were asked for. Collective.
 fn yardstick<'a>(
     rank: &'a Rank,
-    collective: Collective,
     options: &CollectiveOptions,
     largest: u64,
 ) -> Result<Option<Yardstick<'a>>> {
     if !options.bare {
         return Ok(None);
     }
-    let why = match collective {
-        Collective::AllGather => Some("there is no bare allgather".to_owned()),
-        Collective::AllReduce => unavailable(&rank.communicator),
-    };
-    match why {
+    let possible = match unavailable(&rank.communicator) {
         Some(why) => Err(usage!(
             "--bare: {why}; allowed is an allreduce between 2 GPUs of compute capability 9.0 or higher"
         )),
-        None => Ok(Some(Yardstick::new(&rank.communicator, largest.max(32), &rank.stream)?)),
-    }
+        None => Ok(()),
+    };
+    rank.agree(possible)?;
+    Ok(Some(Yardstick::new(&rank.communicator, largest.max(32), &rank.stream)?))
 }
 
 struct Run<'a> {
@@ -350,7 +424,7 @@ impl Run<'_> {
         };
         let found = self.check(&call).with_context(|| format!("check of {}", what()))?;
         if let Some(first) = found.as_ref().and_then(|found| found.first.as_ref()) {
-            eprintln!("rank {}: {}: {first}", self.rank.communicator.rank(), what());
+            say!("rank {}: {}: {first}", self.rank.communicator.rank(), what());
         }
         let (collectives, memory, rank) = (&self.collectives, self.memory, self.rank);
         let mut candidates =
