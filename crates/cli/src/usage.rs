@@ -56,11 +56,16 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             };
             match text(ContextKind::ValidValue).as_str() {
                 "" => format!("{what}; `{path} --help` says which are allowed"),
-                allowed => format!("{what}; allowed are {allowed}"),
+                allowed if allowed.contains(',') => format!("{what}; allowed are {allowed}"),
+                allowed => format!("{what}; allowed is {allowed}"),
             }
         }
+        ErrorKind::TooManyValues => {
+            format!("{argument} takes no value, so '{value}' is not allowed; allowed is {argument}")
+        }
         ErrorKind::UnknownArgument => {
-            format!("{path} has no option '{argument}'; allowed are {}", options(command))
+            let what = if argument.starts_with('-') { "has no option" } else { "does not take" };
+            format!("{path} {what} '{argument}'; allowed are {}", options(command))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);

@@ -42,8 +42,9 @@ impl CollectiveOptions {
             let least =
                 self.types.0.iter().map(|t| collective.element(t.size(), plan.ranks())).min();
             return Err(usage!(
-                "-e: no size of this run comes to one element{} on {} ranks; allowed are sizes from \
+                "{}: no size of this run comes to one element{} on {} ranks; allowed are sizes from \
                  {} bytes",
+                self.largest_option(),
                 collective.each(),
                 plan.ranks(),
                 least.unwrap_or_default()
@@ -87,6 +88,11 @@ impl CollectiveOptions {
         plot.map_or(Ok(()), |plot| files::require_writable("--plot", plot))
     }
 
+    /// The option that says how large sizes are.
+    fn largest_option(&self) -> &'static str {
+        if self.end.is_none() && self.begin.is_some() { "-b" } else { "-e" }
+    }
+
     /// The table of the one algorithm that was asked for.
     fn tuning(&self, collective: Collective) -> Result<Option<Tuning>> {
         let Some(algorithm) = &self.algorithm else { return Ok(None) };
@@ -100,7 +106,7 @@ impl CollectiveOptions {
         };
         tuning.map(Some).ok_or_else(|| {
             usage!(
-                "--algorithm: {} has no {}; allowed are {}",
+                "--algorithm: {} has no '{}'; allowed are {}",
                 collective.name(),
                 algorithm.name,
                 names.join(", ")
@@ -235,7 +241,7 @@ pub(crate) fn run(
     let all = || lines(collective, options, sweep, ranks);
     let count = all().count() as u64;
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
-    rank.agree(require_memory(rank, largest))?;
+    rank.agree(require_memory(rank, options, largest))?;
 
     let collectives = match options.tuning(collective)? {
         None => Collectives::new(communicator)?,
@@ -347,7 +353,7 @@ fn require_same(rank: &Rank, collective: Collective, options: &CollectiveOptions
 }
 
 /// An error if the largest size cannot fit, which says what can.
-fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
+fn require_memory(rank: &Rank, options: &CollectiveOptions, largest: u64) -> Result<()> {
     let device = rank.communicator.device();
     let (free, _) = device.memory()?;
     // Ranks that share a device share its memory, and all CPU devices are the host's: a bound, no
@@ -360,8 +366,9 @@ fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
     let needed = 2 * (largest + 2 * GUARD);
     if needed > free {
         return Err(usage!(
-            "-e: {} needs {needed} bytes of {device:?}'s memory for input and output, and {free} are \
+            "{}: {} needs {needed} bytes of {device:?}'s memory for input and output, and {free} are \
              free; allowed are sizes up to {}",
+            options.largest_option(),
             format_size(largest),
             free / 2
         ));

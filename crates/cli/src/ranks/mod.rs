@@ -196,8 +196,17 @@ impl Plan {
         let devices = match kind {
             BackendKind::Cpu => u32::MAX,
             BackendKind::Cuda => {
-                device_count(kind).ok().filter(|&count| count > 0).ok_or_else(|| {
-                    usage!("--device: cuda finds no GPU here; allowed are auto and cpu")
+                let why = match device_count(kind) {
+                    Ok(count) if count > 0 => Ok(count),
+                    Ok(_) => Err(String::new()),
+                    Err(error) => Err(format!(" ({error})")),
+                };
+                let asked = match options.device {
+                    DeviceChoice::Cuda => "--device: cuda",
+                    _ => "MSCCLRS_DEVICE=cuda",
+                };
+                why.map_err(|why| {
+                    usage!("{asked} finds no GPU here{why}; allowed are auto and cpu")
                 })?
             }
         };
