@@ -7,6 +7,7 @@ mod data;
 mod files;
 mod header;
 mod hop;
+mod lines;
 mod memory;
 mod plot;
 pub(crate) mod report;

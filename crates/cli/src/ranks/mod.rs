@@ -313,3 +313,76 @@ fn of_rank(rank: u32, text: &str) -> String {
         _ => format!("{mark}: {text}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mscclrs_core::LocalBootstrap;
+
+    use super::*;
+
+    /// What each of three ranks gets from a step in which they have these.
+    fn agreed(mine: [fn() -> Result<u32>; 3]) -> Vec<Result<u32>> {
+        let bootstraps = LocalBootstrap::create(3, Duration::from_secs(10));
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = bootstraps
+                .into_iter()
+                .zip(mine)
+                .map(|(bootstrap, mine)| {
+                    scope.spawn(move || {
+                        let device = Device::open(BackendKind::Cpu, bootstrap.rank())?;
+                        let rank = Rank::new(Arc::new(bootstrap), device, "threads")?;
+                        rank.agree(mine())
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+        })
+    }
+
+    #[test]
+    fn a_mistake_that_one_rank_finds_is_one_of_all() {
+        let ends = agreed([|| Ok(0), || Err(usage!("-e: too large")), || Err(anyhow!("broken"))]);
+        for end in ends {
+            let error = end.expect_err("a mistake");
+            assert_eq!((error.to_string().as_str(), status(&error)), ("-e: too large", 2));
+            assert!(error.downcast_ref().is_some_and(Usage::is_of_all_ranks));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_one_rank_is_named_on_all() {
+        let ends = agreed([|| Ok(0), || Ok(1), || Err(anyhow!("broken"))]);
+        let texts: Vec<_> =
+            ends.into_iter().map(|end| format!("{:#}", end.expect_err("a failure"))).collect();
+        assert_eq!(texts, ["rank 2 failed: broken", "rank 2 failed: broken", "broken"]);
+    }
+
+    #[test]
+    fn where_all_have_something_each_keeps_its_own() {
+        let ends = agreed([|| Ok(7), || Ok(8), || Ok(9)]);
+        let ends: Vec<_> = ends.into_iter().map(|end| end.expect("its own")).collect();
+        assert_eq!(ends, [7, 8, 9]);
+    }
+
+    #[test]
+    fn a_rank_is_named_once() {
+        assert_eq!(of_rank(1, "rank 1 has waited"), "rank 1 has waited");
+        assert_eq!(of_rank(1, "rank 1: broken"), "rank 1: broken");
+        assert_eq!(of_rank(1, "rank 10 was lost"), "rank 1: rank 10 was lost");
+        assert_eq!(of_rank(1, "broken"), "rank 1: broken");
+    }
+
+    #[test]
+    fn the_worst_of_all_ranks_is_the_status() {
+        for (ranks, status) in [
+            (&[0, 0][..], 0),
+            (&[2, 0, 2], 2),
+            (&[2, 1], 1),
+            (&[1, 141, 1], 141),
+            (&[101], 1),
+            (&[], 0),
+        ] {
+            assert_eq!(status_of_all(ranks.iter().copied()), status, "{ranks:?}");
+        }
+    }
+}
