@@ -213,8 +213,9 @@ mod tests {
         let mine = Err::<(), _>(Error::Order { what: "this rank's trouble".into() });
         let error = agree_on(&ranks[0], "a call", mine).unwrap_err().to_string();
         assert_eq!(error, "this rank's trouble");
-        let waited = agree_on(&ranks[1], "a call", Ok(())).unwrap_err();
-        assert!(!waited.to_string().contains("trouble"), "{waited}");
+        // Who comes later hears of it.
+        let late = agree_on(&ranks[1], "a call", Ok(())).unwrap_err().to_string();
+        assert_eq!(late, "a call: rank 0 failed: this rank's trouble");
     }
 
     #[test]
