@@ -6,6 +6,7 @@ mod kernel;
 mod limits;
 mod nccl;
 mod options;
+mod output;
 mod ranks;
 mod rival;
 mod stats;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use options::{Cli, Command};
+use output::say;
 
 fn main() -> ExitCode {
     // SAFETY: no other thread has been started.
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
                 .skip(1)
                 .map(|text| text.to_string_lossy().into_owned())
                 .collect();
-            eprintln!("error: {}", usage::sentence::<Cli>(&error, &arguments));
+            say!("error: {}", usage::sentence::<Cli>(&error, &arguments));
             return ExitCode::from(2);
         }
     };
@@ -41,7 +43,9 @@ fn main() -> ExitCode {
         Command::Kernel(kernel) => kernel::run(kernel),
     };
     end.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        if !error.is::<output::Closed>() {
+            say!("error: {}", output::told(&error));
+        }
         ExitCode::from(ranks::status(&error))
     })
 }

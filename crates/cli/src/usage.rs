@@ -5,12 +5,31 @@ use clap::{Command, CommandFactory};
 
 /// A mistake of the user's; one sentence.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+#[error("{text}")]
+pub(crate) struct Usage {
+    text: String,
+    of_all_ranks: bool,
+}
+
+impl Usage {
+    pub(crate) fn new(text: String) -> Usage {
+        Usage { text, of_all_ranks: false }
+    }
+
+    /// A mistake that every rank of the run knows of.
+    pub(crate) fn of_all_ranks(text: String) -> Usage {
+        Usage { text, of_all_ranks: true }
+    }
+
+    /// Whether it is enough that one rank says it.
+    pub(crate) fn is_of_all_ranks(&self) -> bool {
+        self.of_all_ranks
+    }
+}
 
 /// Makes an [`anyhow::Error`] of a [`Usage`].
 macro_rules! usage {
-    ($($arg:tt)*) => { anyhow::Error::new($crate::usage::Usage(format!($($arg)*))) };
+    ($($arg:tt)*) => { anyhow::Error::new($crate::usage::Usage::new(format!($($arg)*))) };
 }
 pub(crate) use usage;
 
@@ -37,11 +56,16 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             };
             match text(ContextKind::ValidValue).as_str() {
                 "" => format!("{what}; `{path} --help` says which are allowed"),
-                allowed => format!("{what}; allowed are {allowed}"),
+                allowed if allowed.contains(',') => format!("{what}; allowed are {allowed}"),
+                allowed => format!("{what}; allowed is {allowed}"),
             }
         }
+        ErrorKind::TooManyValues => {
+            format!("{argument} takes no value, so '{value}' is not allowed; allowed is {argument}")
+        }
         ErrorKind::UnknownArgument => {
-            format!("{path} has no option '{argument}'; allowed are {}", options(command))
+            let what = if argument.starts_with('-') { "has no option" } else { "does not take" };
+            format!("{path} {what} '{argument}'; allowed are {}", options(command))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);

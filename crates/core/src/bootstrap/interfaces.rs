@@ -104,7 +104,7 @@ impl FromStr for InterfaceFilter {
         let bad = || Error::Environment {
             name: crate::env::SOCKET_IFNAME.name.into(),
             value: text.into(),
-            allowed: crate::env::SOCKET_IFNAME.allowed.into(),
+            allowed: format!("allowed is {}", crate::env::SOCKET_IFNAME.allowed),
         };
         let (except, list) = match text.strip_prefix('^') {
             Some(rest) => (true, rest),

@@ -10,6 +10,7 @@ mod interfaces;
 mod join;
 mod local;
 mod mailbox;
+mod notice;
 mod office;
 mod root;
 mod secret;
@@ -35,6 +36,7 @@ pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;
 pub use verdict::RendezvousError;
 
+pub(crate) use config::secret_text;
 pub(crate) use identity::random;
 pub(crate) use wire::{Damaged, Reader, Writer};
 

@@ -155,7 +155,7 @@ impl Communicator {
 }
 
 /// MSCCLRS_TIMEOUT, where 0 is no limit.
-fn time_limit() -> Result<Option<Duration>> {
+pub(crate) fn time_limit() -> Result<Option<Duration>> {
     match env::TIMEOUT.text() {
         Some(text) if text.trim() == "0" => Ok(None),
         _ => env::TIMEOUT.seconds(),
@@ -345,6 +345,8 @@ mod tests {
                     let connection = comm.connect(&Default::default(), peer, 1).unwrap();
                     let connection = connection.get().unwrap();
                     let semaphore = comm.build_semaphore(&connection, 1).unwrap().get().unwrap();
+                    // Both have what the other offers.
+                    comm.bootstrap().barrier().unwrap();
                     if comm.rank() == 1 {
                         return;
                     }
