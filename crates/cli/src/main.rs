@@ -3,6 +3,7 @@
 mod bench;
 mod harness;
 mod kernel;
+mod launch;
 mod limits;
 mod nccl;
 mod options;
@@ -18,8 +19,6 @@ use clap::Parser;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
-    // SAFETY: no other thread has been started.
-    unsafe { nccl::prepare_environment() };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
@@ -37,8 +36,14 @@ fn main() -> ExitCode {
         }
     };
     let end = match &cli.command {
-        Command::Bench(bench) => bench::run(bench),
+        Command::Bench(bench) => {
+            // SAFETY: no other thread has been started.
+            unsafe { nccl::prepare_environment() };
+            bench::run(bench)
+        }
         Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Launch(launch) => launch::run(launch),
+        Command::LaunchGuard => Ok(launch::run_guard()),
     };
     end.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
