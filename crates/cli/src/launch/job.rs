@@ -69,6 +69,8 @@ pub(super) struct Job {
     output: Vec<Source>,
     error: Vec<Source>,
     stage: Stage,
+    /// Whether all were sent SIGTERM.
+    termed: bool,
     /// The signal by which the user asked to end, and when it came last.
     asked: Option<(Signal, Instant)>,
     failed: Option<Failure>,
@@ -125,6 +127,7 @@ impl Job {
             output: Vec::new(),
             error: Vec::new(),
             stage: Stage::Running,
+            termed: false,
             asked: None,
             failed: None,
         })
@@ -167,8 +170,8 @@ impl Job {
                 break;
             }
             let is_over = !self.tasks.iter().any(Task::is_running);
-            if is_over && self.stage == Stage::Running {
-                // What ranks have started and left behind.
+            if is_over && !self.termed {
+                // What ranks have started and left behind, maybe deaf to the signal that ended them.
                 self.ask();
             }
             let wait = match self.stage {
@@ -305,12 +308,14 @@ impl Job {
         }
         self.signal(signal);
         if signal == Signal::TERM {
+            self.termed = true;
             self.begin_grace();
         }
     }
 
     /// Asks all to end.
     fn ask(&mut self) {
+        self.termed = true;
         self.signal(Signal::TERM);
         // One that somebody has stopped would not hear it.
         self.signal(Signal::CONT);

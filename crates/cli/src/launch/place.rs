@@ -60,15 +60,15 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        let whole = text.parse::<Address>();
         // Without a port, any port makes it an address.
-        let bare = || format!("{text}:{FIRST}").parse::<Address>();
-        let (address, has_port) = match whole {
-            Ok(address) => (address, true),
-            Err(error) => match bare() {
-                Ok(address) => (address, false),
-                Err(_) => return Err(format!("{error}; the port may be left out")),
-            },
+        let bare = format!("{text}:{FIRST}").parse::<Address>();
+        let (address, has_port) = match (text.parse::<Address>(), bare) {
+            (Ok(address), _) => (address, true),
+            (Err(_), Ok(address)) => (address, false),
+            (Err(error), Err(bare)) => {
+                let error = if text.contains(':') { error } else { bare };
+                return Err(format!("{error}; the port may be left out"));
+            }
         };
         if address.port < 2 {
             return Err(format!(
