@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -68,12 +68,15 @@ pub(super) struct Job {
     sender: Sender<Event>,
     output: Vec<Source>,
     error: Vec<Source>,
+    /// That are not written to their end.
+    streams: u32,
     stage: Stage,
     /// Whether all were sent SIGTERM.
     termed: bool,
     /// The signal by which the user asked to end, and when it came last.
     asked: Option<(Signal, Instant)>,
-    failed: Option<Failure>,
+    /// The exit status that the first failure makes.
+    failed: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +90,6 @@ enum Stage {
     Killed {
         until: Instant,
     },
-}
-
-/// How the first task failed.
-#[derive(Clone, Copy, Debug)]
-struct Failure {
-    status: u8,
 }
 
 /// Why a task cannot be started; one sentence.
@@ -126,6 +123,7 @@ impl Job {
             sender,
             output: Vec::new(),
             error: Vec::new(),
+            streams: 2,
             stage: Stage::Running,
             termed: false,
             asked: None,
@@ -188,8 +186,8 @@ impl Job {
                 break;
             }
         }
-        let written = self.finish(&outputs);
-        Ok(ExitCode::from(self.status(written)))
+        self.finish(&outputs);
+        Ok(ExitCode::from(self.failed.unwrap_or(0)))
     }
 
     /// The next event, unless none comes within `wait`.
@@ -198,18 +196,16 @@ impl Job {
         if wait == Duration::MAX {
             return self.events.recv().ok();
         }
-        match self.events.recv_timeout(wait) {
-            Ok(event) => Some(event),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.events.recv_timeout(wait).ok()
     }
 
     /// Takes note of the tasks that have ended.
     fn reap(&mut self, outputs: &Outputs) {
         let mut failed = Vec::new();
         while let Some((pid, status)) = task::reap() {
-            // Others are orphans, or the guard.
-            let found = self.tasks.iter_mut().position(|task| task.group() == pid);
+            // Others are orphans, or the guard. Once a task has ended, its number may be theirs.
+            let is_it = |task: &Task| task.is_running() && task.group() == pid;
+            let found = self.tasks.iter().position(is_it);
             let Some(index) = found else { continue };
             self.tasks[index].ended();
             if !status.success() {
@@ -244,7 +240,7 @@ impl Job {
             Some((signal, _)) if own => 128 + signal.as_raw(),
             _ => code,
         };
-        self.failed = Some(Failure { status: u8::try_from(code).unwrap_or(1).max(1) });
+        self.failed = Some(u8::try_from(code).unwrap_or(1).max(1));
         let how = How { status, kind: self.kind };
         let others = match self.tasks.iter().filter(|task| task.is_running()).count() {
             0 => String::new(),
@@ -265,8 +261,12 @@ impl Job {
             // the grace.
             Some((signal, _)) => {
                 if !own && self.kind != Kind::LedRanks {
-                    let passed = describe(signal.as_raw());
-                    outputs.say(&format!("{} {how}, after {passed} was passed on", task.name));
+                    let passed = if status.signal() == Some(signal.as_raw()) {
+                        "which".to_owned()
+                    } else {
+                        format!("after {}", describe(signal.as_raw()))
+                    };
+                    outputs.say(&format!("{} {how}, {passed} was passed on", task.name));
                 }
                 self.begin_grace();
             }
@@ -282,7 +282,8 @@ impl Job {
                     self.ask();
                 }
             }
-            Event::ChildEnded | Event::Written(..) => {}
+            Event::ChildEnded => {}
+            Event::Written(stream, broken) => self.written(stream, broken),
             Event::Signal(Signal::KILL) => self.kill(),
             Event::Signal(signal) => self.pass_on(signal, outputs),
             Event::Stop => {
@@ -364,7 +365,7 @@ impl Job {
                 outputs.say(&format!("{} cannot be killed", self.names_of_running()));
                 // Nothing more can be done; not even waiting, which `Drop` would do.
                 self.tasks.clear();
-                self.failed.get_or_insert(Failure { status: 1 });
+                self.failed.get_or_insert(1);
                 false
             }
             _ => true,
@@ -387,40 +388,31 @@ impl Job {
         }
     }
 
-    /// Waits until everything is written; whether it could be.
-    fn finish(&mut self, outputs: &Outputs) -> bool {
+    /// Waits until everything is written.
+    fn finish(&mut self, outputs: &Outputs) {
         outputs.finish();
         // Who reads slowly is waited for, unless the user has asked to end.
         let mut until = self.asked.map(|_| Instant::now() + self.grace.max(Duration::from_secs(1)));
-        let (mut left, mut right) = (2, true);
-        while left > 0 {
+        while self.streams > 0 {
             let wait = until
                 .map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             match self.next(wait) {
                 None => break,
-                Some(Event::Written(stream, broken)) => {
-                    left -= 1;
-                    // A reader that had enough is no failure of ours.
-                    let broken = broken.filter(|why| why.kind() != io::ErrorKind::BrokenPipe);
-                    if let Some(why) = broken {
-                        right = false;
-                        output::say(&format!("{stream} cannot be written: {why}"));
-                    }
-                }
+                Some(Event::Written(stream, broken)) => self.written(stream, broken),
                 Some(Event::Signal(Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)) => {
                     until = Some(Instant::now());
                 }
                 Some(_) => {}
             }
         }
-        right
     }
 
-    fn status(&self, written: bool) -> u8 {
-        match (&self.failed, written) {
-            (Some(failure), _) => failure.status,
-            (None, true) => 0,
-            (None, false) => 1,
+    fn written(&mut self, stream: Stream, broken: Option<io::Error>) {
+        self.streams -= 1;
+        // A reader that had enough is no failure of ours.
+        if let Some(why) = broken.filter(|why| why.kind() != io::ErrorKind::BrokenPipe) {
+            output::say(&format!("{stream} cannot be written: {why}"));
+            self.failed.get_or_insert(1);
         }
     }
 }

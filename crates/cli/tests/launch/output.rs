@@ -90,7 +90,13 @@ fn each_rank_has_its_own_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let logs = folder.path().join("new/logs");
     let options = format!("-n 2 --output {}", logs.display());
-    let ended = run(launch(&options, "echo out $RANK; echo err $RANK >&2; exit $RANK"));
+    // The second fails when the first has written.
+    let script = format!(
+        "echo out $RANK; echo err $RANK >&2; test $RANK = 0 || \
+         until test -s {}/0.err; do sleep 0.01; done; exit $RANK",
+        logs.display()
+    );
+    let ended = run(launch(&options, &script));
     assert_eq!(ended.status, Some(1));
     assert_eq!(ended.stdout, "");
     let hint = format!("(see {}/1.err)", logs.display());
@@ -138,4 +144,14 @@ fn ranks_learn_that_nobody_reads_any_more() {
     let ended = running.ended();
     assert_eq!(ended.status, Some(141), "{}", ended.stderr);
     assert!(ended.stderr.contains("SIGPIPE"), "{}", ended.stderr);
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let mut command = launch("-n 1", "echo lost");
+    command.stdout(std::fs::File::options().write(true).open("/dev/full").expect("there"));
+    let ended = run(command);
+    assert_eq!(ended.status, Some(1), "{}", ended.stderr);
+    let words = "mscclrs: standard output cannot be written: No space left";
+    assert!(ended.stderr.contains(words), "{}", ended.stderr);
 }

@@ -23,7 +23,7 @@ fn signals_that_end_ranks_are_passed_on() {
         running.signal(signal);
         let ended = running.ended();
         assert_eq!(ended.status, Some(128 + number), "{name}: {}", ended.stderr);
-        let words = format!("signal {number} ({name}) was passed on");
+        let words = format!("was killed by signal {number} ({name}), which was passed on");
         assert_eq!(sentences(&ended.stderr).len(), 1, "{}", ended.stderr);
         assert!(ended.stderr.contains(&words), "{}", ended.stderr);
         assert!(pids.iter().all(|&pid| is_gone(pid)));
