@@ -15,6 +15,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::guard::Guard;
@@ -141,9 +142,11 @@ impl Job {
         let (mark, name) = (start.mark.clone(), start.name.clone());
         let program = start.command.get_program().to_string_lossy().into_owned();
         let (task, streams) = Task::start(start).map_err(|error| {
-            let (why, status) = match error.kind() {
-                io::ErrorKind::NotFound => ("allowed is a program's path or name in PATH", 127),
-                io::ErrorKind::PermissionDenied => ("allowed is a file that may be executed", 126),
+            let (why, status) = match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) => ("allowed is a program's path or name in PATH", 127),
+                Some(Errno::ACCESS) => ("allowed is a file that may be executed", 126),
+                Some(Errno::MFILE) => ("`ulimit -n` with a higher number allows more ranks", 1),
+                Some(Errno::AGAIN) => ("`ulimit -u` with a higher number allows more ranks", 1),
                 _ => ("nothing was left running", 1),
             };
             let sentence = format!("{name}: '{program}' cannot be started: {error}; {why}");

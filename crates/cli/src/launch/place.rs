@@ -204,7 +204,7 @@ mod tests {
             ("a b", "host name"),
             ("head:70000", "port"),
             ("head:1", "2 to 65535"),
-            ("::1", "brackets"),
+            ("::1", "[ipv6]"),
         ] {
             let error = text.parse::<Place>().unwrap_err();
             assert!(error.contains(why) && error.lines().count() == 1, "{text}: {error}");

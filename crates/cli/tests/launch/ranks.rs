@@ -231,3 +231,18 @@ fn waiting_costs_nothing() {
     running.signal(Signal::TERM);
     assert_eq!(running.ended().status, Some(143));
 }
+
+#[test]
+fn ranks_that_are_too_many_leave_none_behind() {
+    let census = Census::new();
+    let script = format!("{}; sleep 60; sleep 60", census.note("rank$RANK"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(program());
+    command.args(["launch", "-n", "100", "--", "sh", "-c", &script]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = run(command);
+    assert_eq!(ended.status, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("ulimit -n"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    assert!(census.pids().iter().all(|&pid| is_gone(pid)));
+}

@@ -1,7 +1,7 @@
 //! What is run on a host for its ranks.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -92,9 +92,4 @@ impl Remote<'_> {
         words.extend(self.options.command.iter().cloned());
         words
     }
-}
-
-/// The same command as a word of a script.
-pub(super) fn quoted(command: &OsStr) -> Vec<u8> {
-    quote(OsStr::from_bytes(command.as_bytes()))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::super::LaunchOptions;
 use super::super::place::likely_free_port;
 use super::Span;
-use super::command::{Line, Remote, quoted};
+use super::command::{Line, Remote};
 use super::shell::quote;
 
 /// Prints the script.
@@ -28,7 +28,7 @@ pub(in super::super) fn print(options: &LaunchOptions, span: &Span) -> Result<Ex
         script.extend(b"printf '%s\\n' \"$secret\" | ssh ");
         script.extend(quote(host.destination()));
         script.push(b' ');
-        script.extend(quoted(&remote.command(*ranks)));
+        script.extend(quote(remote.command(*ranks)));
         script.extend(b" &\nhosts=\"$hosts $!\"\n");
     }
     script.extend(
