@@ -72,8 +72,8 @@ pub(super) struct Job {
     /// That are not written to their end.
     streams: u32,
     stage: Stage,
-    /// Whether all were sent SIGTERM.
-    termed: bool,
+    /// Whether what tasks have left behind was asked to end.
+    swept: bool,
     /// The signal by which the user asked to end, and when it came last.
     asked: Option<(Signal, Instant)>,
     /// The exit status that the first failure makes.
@@ -126,7 +126,7 @@ impl Job {
             error: Vec::new(),
             streams: 2,
             stage: Stage::Running,
-            termed: false,
+            swept: false,
             asked: None,
             failed: None,
         })
@@ -171,8 +171,10 @@ impl Job {
                 break;
             }
             let is_over = !self.tasks.iter().any(Task::is_running);
-            if is_over && !self.termed {
-                // What ranks have started and left behind, maybe deaf to the signal that ended them.
+            if is_over && !self.swept {
+                // What ranks have started and left behind. It may have been deaf to the signal that ended
+                // them, or just between fork and exec, where a shell loses one.
+                self.swept = true;
                 self.ask();
             }
             let wait = match self.stage {
@@ -312,14 +314,12 @@ impl Job {
         }
         self.signal(signal);
         if signal == Signal::TERM {
-            self.termed = true;
             self.begin_grace();
         }
     }
 
     /// Asks all to end.
     fn ask(&mut self) {
-        self.termed = true;
         self.signal(Signal::TERM);
         // One that somebody has stopped would not hear it.
         self.signal(Signal::CONT);
