@@ -6,6 +6,7 @@
 mod bundle;
 #[cfg(test)]
 mod docs;
+mod launchers;
 mod performance;
 mod ptx;
 mod shell;

@@ -3,6 +3,7 @@
 mod bench;
 mod harness;
 mod kernel;
+mod launch;
 mod limits;
 mod nccl;
 mod options;
@@ -20,8 +21,6 @@ use options::{Cli, Command};
 use output::say;
 
 fn main() -> ExitCode {
-    // SAFETY: no other thread has been started.
-    unsafe { nccl::prepare_environment() };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
@@ -39,8 +38,14 @@ fn main() -> ExitCode {
         }
     };
     let end = match &cli.command {
-        Command::Bench(bench) => bench::run(bench),
+        Command::Bench(bench) => {
+            // SAFETY: no other thread has been started.
+            unsafe { nccl::prepare_environment() };
+            bench::run(bench)
+        }
         Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Launch(launch) => launch::run(launch),
+        Command::LaunchGuard => Ok(launch::run_guard()),
     };
     end.unwrap_or_else(|error| {
         if !error.is::<output::Closed>() {

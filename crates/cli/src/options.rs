@@ -8,6 +8,7 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::launch::{GUARD, LaunchOptions};
 
 /// GPUs that talk to each other.
 #[derive(Debug, Parser)]
@@ -25,6 +26,11 @@ pub(crate) enum Command {
     /// Kernels of one's own.
     #[command(subcommand)]
     Kernel(Kernel),
+    /// Start ranks of any program, on this host or on several, and answer for them.
+    Launch(LaunchOptions),
+    /// Ends ranks whose launcher was killed.
+    #[command(name = GUARD, hide = true)]
+    LaunchGuard,
 }
 
 #[derive(Debug, Subcommand)]
@@ -234,7 +240,7 @@ pub(crate) enum Fault {
 pub(crate) const PAIR: u32 = 2;
 
 /// Reads a whole number in a range; the error says which.
-fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
+pub(crate) fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
     text.trim()
         .parse()
         .ok()
