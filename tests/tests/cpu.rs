@@ -35,7 +35,7 @@ checks! {
     graphs: outlive, in_place;
     turns: busy;
     timeouts: record, disagreement, mismatch, bad_table;
-    loss: threads, goodbye, compute_goes_on;
+    loss: threads, goodbye, compute_goes_on, long_graph;
     processes: killed;
     churn: rounds;
 }

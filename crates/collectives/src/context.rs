@@ -10,7 +10,7 @@ use mscclrs_device::{Global, MAX_BLOCKS, ParamArray};
 use mscclrs_kernels::ranks::{INLINE_RANKS, Peers};
 
 use crate::kernels::Kernels;
-use crate::near::{self, Layout};
+use crate::near;
 use crate::{AllGather, AllReduce, Result};
 
 const KIB: u64 = 1 << 10;
@@ -95,13 +95,13 @@ impl Context {
         let flags = n * MAX_BLOCKS as u64 * 8;
         // A packet carries half of its bytes.
         let one_shot = if ranks <= MOST_ONE_SHOT_RANKS { MOST_ONE_SHOT } else { 0 };
-        let small = if one_shot > 0 { Layout::slot(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
+        let small = if one_shot > 0 { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
         let push = if ranks <= 2 { MOST_PUSH } else { 0 };
         let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
         let mesh = MESH_PART / n / 256 * 256;
-        let near = Layout { ranks, slot: small };
+        let slot = small;
         let sizes = [
-            near.bytes(),
+            near::region_bytes(small, ranks),
             2 * peers * 2 * MOST_GATHER_PACKET,
             flags,
             flags,
@@ -134,7 +134,7 @@ impl Context {
         let gather_direct = scratch(0, 0)?;
         let large = scratch(2 * one_shot, 0)?;
         if one_shot > 0 {
-            let shifts = near::shifts(communicator, &small.region, near)?;
+            let shifts = near::shifts(communicator, &small.region, slot)?;
             small.shift(&shifts, rank, ranks);
         }
         Ok(Context {

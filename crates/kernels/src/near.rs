@@ -16,12 +16,17 @@ kernel_args! {
         pub here: Global<u64>,
         /// The peer's places.
         pub there: Global<u64>,
-        /// Cycles of a round trip by way of each place; written by rank `measures` only.
+        /// Cycles of a round trip by way of each place, those of the first half first; written by rank
+        /// `measures` only.
         pub cycles: Global<u32>,
-        /// Number of places.
+        /// Places of each half.
         pub count: u32,
         /// 8-byte words from place to place.
         pub step: u32,
+        /// 8-byte words from the first half to the second.
+        pub half: u32,
+        /// Padding.
+        pub _pad: u32,
         /// This rank, 0 or 1.
         pub rank: u32,
         /// The rank whose places are measured; the other receives at its place 0.
@@ -29,8 +34,12 @@ kernel_args! {
     }
 }
 
-/// Round trips of a place; the fastest counts.
-const ROUNDS: u32 = 6;
+/// Round trips of a place; their mean counts.
+const ROUNDS: u32 = 32;
+
+/// Most cycles that a round trip is put off, less one. What comes in is seen at the next poll, and a
+/// poll takes longer than places differ: so the round trips begin at all moments between two polls.
+const DELAYS: u32 = 512;
 
 kernels! {
     module = MODULE;
@@ -42,32 +51,37 @@ kernels! {
         }
         let peer = 1 - args.rank;
         // Both runs of the kernel use place 0 of both ranks, so their numbers differ.
-        let mut number = 1 + args.measures as u64 * (args.count * ROUNDS) as u64;
-        let mut place = 0;
-        while place < args.count {
-            let mut fastest = u32::MAX;
-            let mut round = 0;
+        // Both runs of the kernel use place 0 of both ranks, so their numbers differ.
+        let mut number = 1 + args.measures as u64 * (2 * args.count * ROUNDS) as u64;
+        let mut index = 0;
+        while index < 2 * args.count {
+            let place = if index < args.count {
+                index * args.step
+            } else {
+                args.half + (index - args.count) * args.step
+            };
+            let (mut sum, mut round) = (0, 0);
             while round < ROUNDS {
                 let want = number;
                 let came = |seen| seen == want;
                 if args.rank == args.measures {
+                    arch::pause(round * (DELAYS / ROUNDS));
                     let since = arch::cycles();
                     args.there.store_atomic(Relaxed, Sys, number);
-                    let at = args.here.at(place * args.step);
+                    let at = args.here.at(place);
                     poll(&args.guard, at, want, WaitKind::Semaphore, peer, came)?;
-                    let cycles = arch::cycles().wrapping_sub(since);
-                    fastest = if cycles < fastest { cycles } else { fastest };
+                    sum += arch::cycles().wrapping_sub(since);
                 } else {
                     poll(&args.guard, args.here, want, WaitKind::Semaphore, peer, came)?;
-                    args.there.at(place * args.step).store_atomic(Relaxed, Sys, number);
+                    args.there.at(place).store_atomic(Relaxed, Sys, number);
                 }
                 number += 1;
                 round += 1;
             }
             if args.rank == args.measures {
-                args.cycles.at(place).store(fastest);
+                args.cycles.at(index).store(sum / ROUNDS);
             }
-            place += 1;
+            index += 1;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mscclrs_collectives::{AllGather, AllReduce, Collectives};
+use mscclrs_collectives::{AllGather, AllReduce, Collectives, DataType, ReduceOp};
 use mscclrs_gpu::{BackendKind, Device};
 
 use crate::memory::Memory;
@@ -77,6 +77,46 @@ fn is_told(rank: &Rank, collectives: &Collectives, memory: &Memory, limit: Durat
     ensure!(text.contains("rank 1"), "the error does not name rank 1: {text}");
     ensure!(took < limit + Duration::from_millis(200), "told after {took:?}: {text}");
     ensure!(rank.communicator.check().is_err(), "the communicator takes itself for whole");
+    Ok(())
+}
+
+/// What a long graph still holds when a rank is lost in it ends as soon as one call would.
+pub(crate) fn long_graph(device: &Device) -> Result<()> {
+    const CALLS: u32 = 1500;
+    const COUNT: u64 = 1 << 18;
+    for algorithm in [AllReduce::Mesh, AllReduce::TwoShotLl16] {
+        let outcomes = world::run_apart(device.kind(), 3, move |rank| {
+            let collectives = rank.only(algorithm, AllGather::Mesh)?;
+            let memory = Memory::symmetric(&collectives, 4 * COUNT)?;
+            let (input, output) = (&memory.input, &memory.output);
+            let graph = rank.stream.capture(|stream| -> Result<()> {
+                for _ in 0..CALLS {
+                    let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+                    collectives.all_reduce(input, output, COUNT, data_type, op, stream)?;
+                }
+                Ok(())
+            })?;
+            let graph = graph.instantiate()?;
+            rank.barrier()?;
+            if rank.rank == 1 {
+                std::thread::sleep(Duration::from_millis(100));
+                rank.communicator.abort("it was told to fail");
+                return Ok(());
+            }
+            let start = Instant::now();
+            rank.communicator.launch_graph(&graph, &rank.stream)?;
+            let Err(error) = rank.finish() else {
+                anyhow::bail!("a graph without rank 1 came to a result");
+            };
+            let (took, text) = (start.elapsed(), format!("{error:#}"));
+            ensure!(text.contains("rank 1"), "the error does not name rank 1: {text}");
+            ensure!(took < LIMIT, "told after {took:?}: {text}");
+            Ok(())
+        })?;
+        for outcome in outcomes {
+            outcome.with_context(|| algorithm.name())?;
+        }
+    }
     Ok(())
 }
 

@@ -77,6 +77,7 @@ pub(crate) const CHECKS: &[Check] = &[
     check("loss::threads", loss::threads),
     check("loss::goodbye", loss::goodbye),
     check("loss::compute_goes_on", loss::compute_goes_on),
+    check("loss::long_graph", loss::long_graph),
     check("processes::killed", processes::killed),
     Check { limit: MINUTES, ..check("churn::rounds", churn::rounds) },
 ];
