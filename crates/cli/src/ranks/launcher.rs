@@ -4,14 +4,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use mscclrs_core::LaunchEnvironment;
 use mscclrs_core::bootstrap::{Config, InterfaceFilter, Rendezvous, TcpBootstrap, UniqueId};
-use mscclrs_core::{LaunchEnvironment, env};
+use mscclrs_core::env::{self, Variable};
 
 use super::{Plan, Rank, TIMEOUT, Verdict, print_failure, status};
 use crate::usage::usage;
 
 /// Where the ranks that this program starts meet: a unique id, for their eyes only.
-const ID: &str = "MSCCLRS_BENCH_RENDEZVOUS";
+static ID: &Variable = &env::internal::BENCH_RENDEZVOUS;
 
 /// Runs `body` as the rank that the launcher says.
 pub(super) fn run(
@@ -30,7 +31,7 @@ pub(super) fn run(
 }
 
 fn join(plan: &Plan, launch: &LaunchEnvironment) -> Result<Rank> {
-    let own = std::env::var(ID).ok().filter(|id| !id.is_empty());
+    let own = ID.text();
     let form = if own.is_some() { "processes" } else { "a launcher's processes" };
     let rendezvous: Rendezvous = match (own, &launch.rendezvous) {
         (Some(id), _) => id.parse::<UniqueId>()?.into(),
@@ -61,7 +62,7 @@ pub(super) fn serve(ranks: u32) -> Result<impl Fn(u32) -> Vec<(&'static str, Str
             ("MSCCLRS_WORLD_SIZE", ranks.to_string()),
             ("MSCCLRS_LOCAL_RANK", rank.to_string()),
             ("MSCCLRS_LOCAL_WORLD_SIZE", ranks.to_string()),
-            (ID, id.clone()),
+            (ID.name, id.clone()),
         ]
     })
 }

@@ -12,12 +12,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use mscclrs_core::env;
 use rustix::process::{Pid, Signal};
 
 use super::GRACE;
-
-/// Set for every rank that this program starts.
-const STARTED: &str = "MSCCLRS_BENCH_RANK";
 
 /// How often ended ranks are looked for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -54,16 +52,18 @@ pub(super) fn run(
     environment: impl Fn(u32) -> Vec<(&'static str, String)>,
 ) -> Result<ExitCode> {
     // A rank that did not see that it is one would start ranks of its own, and these again.
-    if std::env::var_os(STARTED).is_some() {
+    let started = &env::internal::BENCH_RANK;
+    if started.raw().is_some() {
         bail!(
-            "a rank tried to start ranks; {STARTED} is set only for ranks that this program started"
+            "a rank tried to start ranks; {} is set only for ranks that this program started",
+            started.name
         );
     }
     let program = std::env::current_exe().context("this program's own file is not known")?;
     let mut running = Ranks(Vec::with_capacity(ranks as usize));
     for rank in 0..ranks {
         let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1)).envs(environment(rank)).env(STARTED, "1");
+        command.args(std::env::args_os().skip(1)).envs(environment(rank)).env(started.name, "1");
         let child = start(command, rank).with_context(|| format!("rank {rank} did not start"))?;
         running.0.push(child);
     }

@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 pub use address::{Address, Host};
 pub use config::{Config, Rendezvous};
-pub use interfaces::{Family, InterfaceFilter};
+pub use interfaces::{Family, Interface, InterfaceFilter, list as interfaces};
 pub use local::LocalBootstrap;
 pub use secret::Secret;
 pub use tcp::TcpBootstrap;
