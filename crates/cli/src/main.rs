@@ -8,6 +8,7 @@ mod nccl;
 mod options;
 mod ranks;
 mod rival;
+mod similar;
 mod stats;
 mod usage;
 mod yardstick;

@@ -9,6 +9,7 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::similar::did_you_mean;
 
 /// GPUs that talk to each other.
 #[derive(Debug, Parser)]
@@ -272,7 +273,8 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
         .collect();
     if !names.contains(name) {
         let names: Vec<&str> = names.into_iter().collect();
-        return Err(format!("`{name}` is no algorithm; allowed are {}", names.join(", ")));
+        let meant = did_you_mean(name, names.iter().copied());
+        return Err(format!("'{name}' is no algorithm{meant}; allowed are {}", names.join(", ")));
     }
     let number = |text: &str| text.parse::<u32>().ok().filter(|n| (1..=1024).contains(n));
     let parts = shape.split_once('x').and_then(|(b, t)| Some((number(b)?, number(t)?)));

@@ -3,6 +3,8 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
+use crate::similar::{did_you_mean, remark, similar};
+
 /// A mistake of the user's; one sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -16,11 +18,12 @@ pub(crate) use usage;
 
 /// clap's error as one sentence. `arguments` are the command line's, without the program.
 pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[String]) -> String {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        Some(ContextValue::Strings(texts)) => texts.join(", "),
-        _ => String::new(),
+    let list = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
     };
+    let text = |kind| list(kind).join(", ");
     let root = C::command();
     let (command, path) = addressed(&root, arguments);
     let argument = spelling(command, &text(ContextKind::InvalidArg));
@@ -33,22 +36,28 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
         ErrorKind::InvalidValue => {
             let what = match value.as_str() {
                 "" => format!("{argument} needs a value"),
-                value => format!("{argument}: '{value}' is not allowed"),
+                value => {
+                    let allowed = list(ContextKind::ValidValue);
+                    let meant = did_you_mean(value, allowed.iter().map(String::as_str));
+                    format!("{argument}: '{value}' is not allowed{meant}")
+                }
             };
             match text(ContextKind::ValidValue).as_str() {
                 "" => format!("{what}; `{path} --help` says which are allowed"),
-                allowed => format!("{what}; allowed are {allowed}"),
+                _ => format!("{what}; {}", allowed(&list(ContextKind::ValidValue))),
             }
         }
         ErrorKind::UnknownArgument => {
-            format!("{path} has no option '{argument}'; allowed are {}", options(command))
+            let meant = meant_option(command, &argument);
+            format!("{path} has no option '{argument}'{meant}; {}", allowed(&options(command)))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);
-            format!("{path} has no command '{given}'; allowed are {}", commands(command))
+            let meant = meant_command(&root, command, &given);
+            format!("{path} has no command '{given}'{meant}; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("{path} needs a command; allowed are {}", commands(command))
+            format!("{path} needs a command; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingRequiredArgument => {
             format!("{path} needs {}", text(ContextKind::InvalidArg))
@@ -93,12 +102,45 @@ fn addressed<'a>(root: &'a Command, arguments: &[String]) -> (&'a Command, Strin
     (command, path)
 }
 
-fn commands(command: &Command) -> String {
-    let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
-    visible.map(|command| command.get_name().to_owned()).collect::<Vec<_>>().join(", ")
+/// A command that was mistyped, or one that stands elsewhere, with its way there.
+fn meant_command(root: &Command, here: &Command, given: &str) -> String {
+    let near = similar(given, visible(here).map(Command::get_name).chain(["help"]));
+    if !near.is_empty() {
+        return remark(&near);
+    }
+    let elsewhere = paths(root, root.get_name());
+    let same = |path: &&String| path.rsplit(' ').next() == Some(given);
+    remark(&elsewhere.iter().filter(same).map(String::as_str).collect::<Vec<_>>())
 }
 
-fn options(command: &Command) -> String {
+/// All commands below this one by their whole names.
+fn paths(command: &Command, path: &str) -> Vec<String> {
+    let below = visible(command).flat_map(|next| {
+        let path = format!("{path} {}", next.get_name());
+        [vec![path.clone()], paths(next, &path)].concat()
+    });
+    below.collect()
+}
+
+/// An option that was mistyped.
+fn meant_option(command: &Command, given: &str) -> String {
+    let Some(name) = given.strip_prefix("--") else { return String::new() };
+    let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let version = command.get_version().map(|_| "version");
+    let long = visible.filter_map(clap::Arg::get_long).chain(["help"]).chain(version);
+    let spelled: Vec<String> = similar(name, long).iter().map(|name| format!("--{name}")).collect();
+    remark(&spelled.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+fn commands(command: &Command) -> Vec<String> {
+    visible(command).map(|command| command.get_name().to_owned()).collect()
+}
+
+fn options(command: &Command) -> Vec<String> {
     let mut names = Vec::new();
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
         match (argument.get_short(), argument.get_long()) {
@@ -108,5 +150,11 @@ fn options(command: &Command) -> String {
         }
     }
     names.push("--help".into());
-    names.join(", ")
+    names.extend(command.get_version().map(|_| "--version".into()));
+    names
+}
+
+fn allowed(words: &[String]) -> String {
+    let are = if words.len() == 1 { "is" } else { "are" };
+    format!("allowed {are} {}", words.join(", "))
 }
