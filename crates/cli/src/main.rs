@@ -1,16 +1,20 @@
 //! The mscclrs command.
 
 mod bench;
+mod completion;
 mod harness;
 mod kernel;
 mod limits;
+mod manual;
 mod nccl;
 mod options;
+mod output;
 mod ranks;
 mod rival;
 mod similar;
 mod stats;
 mod usage;
+mod words;
 mod yardstick;
 
 use std::process::ExitCode;
@@ -39,7 +43,9 @@ fn main() -> ExitCode {
     };
     let end = match &cli.command {
         Command::Bench(bench) => bench::run(bench),
+        Command::Completion(options) => completion::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Man(options) => manual::run(options),
     };
     end.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

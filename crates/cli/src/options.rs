@@ -9,6 +9,8 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::completion::CompletionOptions;
+use crate::manual::ManOptions;
 use crate::similar::did_you_mean;
 
 /// GPUs that talk to each other.
@@ -24,9 +26,13 @@ pub(crate) enum Command {
     /// Measure, and check every result.
     #[command(subcommand)]
     Bench(Bench),
+    /// Print what a shell needs to complete this command's words.
+    Completion(CompletionOptions),
     /// Kernels of one's own.
     #[command(subcommand)]
     Kernel(Kernel),
+    /// Print a manual page, or write all of them.
+    Man(ManOptions),
 }
 
 #[derive(Debug, Subcommand)]

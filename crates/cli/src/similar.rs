@@ -13,7 +13,7 @@ pub(crate) fn similar<'a>(given: &str, words: impl IntoIterator<Item = &'a str>)
         }
     }
     let near = words.iter().map(|word| (distance(&given, &word.to_ascii_lowercase()), *word));
-    let nearest = near.filter(|(distance, _)| *distance <= 1 + given.len() / 4).min();
+    let nearest = near.filter(|(distance, _)| *distance <= (given.len() / 3).max(1)).min();
     nearest.map(|(_, word)| word).into_iter().collect()
 }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn other_words_are_not_taken_for_mistyped_ones() {
-        for given in ["gpu", "avg", "min", "reduce", "dance", "", "x", "packet"] {
+        for given in ["gpu", "avg", "min", "reduce", "dance", "", "x", "packet", "beet"] {
             assert_eq!(similar(given, WORDS), [""; 0], "{given}");
         }
     }

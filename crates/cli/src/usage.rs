@@ -4,6 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
 use crate::similar::{did_you_mean, remark, similar};
+use crate::words::{self, children};
 
 /// A mistake of the user's; one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -53,14 +54,17 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);
-            let meant = meant_command(&root, command, &given);
-            format!("{path} has no command '{given}'{meant}; {}", allowed(&commands(command)))
+            no_command(&root, command, &path, &given)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("{path} needs a command; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingRequiredArgument => {
-            format!("{path} needs {}", text(ContextKind::InvalidArg))
+            let missing = text(ContextKind::InvalidArg);
+            match values(command, &missing) {
+                values if values.is_empty() => format!("{path} needs {missing}"),
+                values => format!("{path} needs {missing}; {}", allowed(&values)),
+            }
         }
         ErrorKind::ArgumentConflict => {
             let other = spelling(command, &text(ContextKind::PriorArg));
@@ -79,8 +83,13 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
     }
 }
 
-/// How people spell an argument that clap names `--minbytes <SIZE>`: by its letter, if it has one.
+/// How people spell an argument that clap names `--minbytes <SIZE>` or `[COMMAND]...`: by its letter, if
+/// it has one, and by what it takes if it has no name.
 fn spelling(command: &Command, argument: &str) -> String {
+    if let Some(taken) = argument.strip_prefix(['[', '<']) {
+        let taken = taken.split([']', '>']).next().unwrap_or_default();
+        return format!("<{taken}>");
+    }
     let name = argument.split([' ', '[', '=']).next().unwrap_or_default();
     let known = command
         .get_arguments()
@@ -102,24 +111,22 @@ fn addressed<'a>(root: &'a Command, arguments: &[String]) -> (&'a Command, Strin
     (command, path)
 }
 
+/// Says that a command has no such command below it.
+pub(crate) fn no_command(root: &Command, here: &Command, path: &str, given: &str) -> String {
+    let meant = meant_command(root, here, given);
+    format!("{path} has no command '{given}'{meant}; {}", allowed(&commands(here)))
+}
+
 /// A command that was mistyped, or one that stands elsewhere, with its way there.
 fn meant_command(root: &Command, here: &Command, given: &str) -> String {
-    let near = similar(given, visible(here).map(Command::get_name).chain(["help"]));
+    let near = similar(given, children(here).map(Command::get_name).chain(["help"]));
     if !near.is_empty() {
         return remark(&near);
     }
-    let elsewhere = paths(root, root.get_name());
+    let mut elsewhere = Vec::new();
+    words::visible(root, &mut |path, _| elsewhere.push(path.to_owned()));
     let same = |path: &&String| path.rsplit(' ').next() == Some(given);
     remark(&elsewhere.iter().filter(same).map(String::as_str).collect::<Vec<_>>())
-}
-
-/// All commands below this one by their whole names.
-fn paths(command: &Command, path: &str) -> Vec<String> {
-    let below = visible(command).flat_map(|next| {
-        let path = format!("{path} {}", next.get_name());
-        [vec![path.clone()], paths(next, &path)].concat()
-    });
-    below.collect()
 }
 
 /// An option that was mistyped.
@@ -132,12 +139,15 @@ fn meant_option(command: &Command, given: &str) -> String {
     remark(&spelled.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn visible(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|command| !command.is_hide_set())
+/// What an argument that clap names `<SHELL>` takes, where there are a few words only.
+fn values(command: &Command, argument: &str) -> Vec<String> {
+    let known = command.get_arguments().find(|known| known.to_string() == argument);
+    let values = known.map(clap::Arg::get_possible_values).unwrap_or_default();
+    values.iter().map(|value| value.get_name().to_owned()).collect()
 }
 
 fn commands(command: &Command) -> Vec<String> {
-    visible(command).map(|command| command.get_name().to_owned()).collect()
+    children(command).map(|command| command.get_name().to_owned()).collect()
 }
 
 fn options(command: &Command) -> Vec<String> {
