@@ -133,6 +133,12 @@ impl Device {
         self.inner.handle_kinds(memory)
     }
 
+    /// An error that says why no memory of this device can be given to another process in this form.
+    /// May allocate a little memory to try.
+    pub fn require_handle(&self, kind: crate::HandleKind) -> Result<()> {
+        self.inner.require_handle(kind)
+    }
+
     /// Allocates zeroed memory. May wait for the device: do not call it while a kernel of ours waits
     /// for something that only the caller can do.
     pub fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {

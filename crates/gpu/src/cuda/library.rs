@@ -228,10 +228,13 @@ macro_rules! api {
 api! {
     required {
         cuInit(flags: c_uint);
+        cuDriverGetVersion(version: *mut c_int);
         cuDeviceGetCount(count: *mut c_int);
         cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
         cuDeviceGetName(name: *mut c_char, bytes: c_int, device: CUdevice);
         cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+        cuDeviceGetPCIBusId(text: *mut c_char, bytes: c_int, device: CUdevice);
+        cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
         cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
         cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
         cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
