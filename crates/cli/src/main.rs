@@ -3,6 +3,7 @@
 mod bench;
 mod completion;
 mod harness;
+mod info;
 mod kernel;
 mod limits;
 mod manual;
@@ -23,8 +24,6 @@ use clap::Parser;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
-    // SAFETY: no other thread has been started.
-    unsafe { nccl::prepare_environment() };
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
@@ -41,9 +40,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Command::Bench(_) = &cli.command {
+        // SAFETY: no other thread has been started.
+        unsafe { nccl::prepare_environment() };
+    }
     let end = match &cli.command {
         Command::Bench(bench) => bench::run(bench),
         Command::Completion(options) => completion::run(options),
+        Command::Info(options) => info::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),
         Command::Man(options) => manual::run(options),
     };

@@ -10,6 +10,7 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
 use crate::completion::CompletionOptions;
+use crate::info::InfoOptions;
 use crate::manual::ManOptions;
 use crate::similar::did_you_mean;
 
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Print what a shell needs to complete this command's words.
     Completion(CompletionOptions),
+    /// Tell what this machine offers, what the environment says, and what is wrong.
+    Info(InfoOptions),
     /// Kernels of one's own.
     #[command(subcommand)]
     Kernel(Kernel),

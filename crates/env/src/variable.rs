@@ -102,6 +102,14 @@ impl Variable {
         names.into_iter().flatten().find_map(|name| source.value(name).map(|value| (name, value)))
     }
 
+    /// The alias, where it is set too, to something else than what holds.
+    pub fn shadowed(&self, source: Source<'_>) -> Option<&'static str> {
+        let alias = self.alias?;
+        let (name, value) = self.find(source)?;
+        let other = source.value(alias).filter(|other| name != alias && *other != value);
+        other.map(|_| alias)
+    }
+
     /// The value, if there is one that is not empty.
     pub fn value(&self, source: Source<'_>) -> Option<String> {
         self.find(source).map(|(_, value)| value)

@@ -51,7 +51,8 @@ impl Library {
         Ok(LIBRARY.get_or_init(|| library))
     }
 
-    fn find() -> Result<Library, Error> {
+    /// As [`open`](Self::open), each time anew, and without what has to be set before NCCL is used.
+    pub(super) fn find() -> Result<Library, Error> {
         let mut looked = Vec::new();
         match search::first_place() {
             Place::Variable(path) => {

@@ -306,7 +306,7 @@ impl BackendDevice for CudaDevice {
         if !offered {
             return Err(Error::Unsupported {
                 what: "exporting memory in this form",
-                why: format!("{kind:?}: the driver does not offer it for this GPU"),
+                why: "the driver does not offer it for this GPU".into(),
             });
         }
         match kind {
