@@ -197,7 +197,7 @@ fn gpu(ordinal: u32) -> Device {
         mig: Some(false),
         nvlinks: Some(NvLinks {
             count: 18,
-            version: Some(4),
+            version: Some("4.0".into()),
             bytes_per_second: Some(26_562_000_000),
         }),
         fabric: Some(Fabric { state: FabricState::None, cluster: None, clique: None }),

@@ -90,7 +90,7 @@ fn of(topology: &Topology) -> Gpus {
 fn gpu(gpu: &topology::Gpu) -> Device {
     let nvlinks = gpu.nvlinks.map(|links| NvLinks {
         count: links.count,
-        version: links.version,
+        version: links.version.map(str::to_owned),
         bytes_per_second: links.bytes_per_second,
     });
     Device {

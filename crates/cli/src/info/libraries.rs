@@ -43,19 +43,19 @@ const WANTED: [Wanted; 6] = [
     },
     Wanted {
         names: &["libibverbs.so.1"],
-        used_for: "RDMA, not used yet",
+        used_for: "RDMA (not used yet)",
         function: c"ibv_get_device_list",
         version: Version::NoCall,
     },
     Wanted {
         names: &["libmlx5.so.1"],
-        used_for: "mlx5, not used yet",
+        used_for: "queues of mlx5 (not used yet)",
         function: c"mlx5dv_query_device",
         version: Version::NoCall,
     },
     Wanted {
         names: &["libgdrapi.so.2", "libgdrapi.so"],
-        used_for: "GDRCopy, not used yet",
+        used_for: "GDRCopy (not used yet)",
         function: c"gdr_runtime_get_version",
         version: Version::Gdrcopy,
     },

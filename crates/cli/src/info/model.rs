@@ -77,10 +77,10 @@ pub(super) struct Device {
 }
 
 /// A GPU's NVLinks that are up.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NvLinks {
     pub(super) count: u32,
-    pub(super) version: Option<u32>,
+    pub(super) version: Option<String>,
     pub(super) bytes_per_second: Option<u64>,
 }
 
@@ -275,4 +275,75 @@ pub(super) enum Area {
     Limits,
     Network,
     Variables,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::super::canned;
+    use super::*;
+
+    /// The whole names of a value's fields, as in `devices[].name`.
+    fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(object) => {
+                for (name, value) in object {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    fields(value, &format!("{path}{dot}{name}"), found);
+                }
+            }
+            // A list of plain values is a field like any other.
+            Value::Array(list) if list.iter().any(Value::is_object) => {
+                found.insert(format!("{path}[]"));
+                list.iter().for_each(|value| fields(value, &format!("{path}[]"), found));
+            }
+            _ => {
+                found.insert(path.to_owned());
+            }
+        }
+    }
+
+    /// All fields, of a machine that has something of everything.
+    fn all() -> BTreeSet<String> {
+        let mut info = canned::info();
+        info.unknown_variables = vec![UnknownVariable { name: "MSCCLRS_X".into(), meant: None }];
+        info.problems =
+            vec![Problem { area: Area::Limits, what: String::new(), fix: String::new() }];
+        let mut found = BTreeSet::new();
+        fields(&serde_json::to_value(info).expect("an object"), "", &mut found);
+        found
+    }
+
+    #[test]
+    fn the_page_has_every_field_and_no_other() {
+        let page = include_str!("../../../../docs/src/command.md");
+        let rows = page.lines().filter(|line| line.starts_with("| `"));
+        let named = rows.filter_map(|row| row.split('|').nth(1));
+        let named = named.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let documented: BTreeSet<String> = named.map(str::to_owned).collect();
+        let all = all();
+        assert_eq!(all.difference(&documented).collect::<Vec<_>>(), [""; 0], "are not on the page");
+        // Objects have rows of their own.
+        let stale = documented.iter().filter(|name| {
+            !all.contains(*name) && !all.iter().any(|field| field.starts_with(&format!("{name}.")))
+        });
+        assert_eq!(stale.collect::<Vec<_>>(), [""; 0], "are no fields");
+    }
+
+    #[test]
+    fn a_field_is_there_whether_it_is_known_or_not() {
+        let known = serde_json::to_value(canned::info()).expect("an object");
+        let unknown = serde_json::to_value(canned::bare()).expect("an object");
+        for (one, other) in [(&known, &unknown), (&known["launch"], &unknown["launch"])] {
+            let names = |value: &Value| -> Vec<String> {
+                value.as_object().expect("an object").keys().cloned().collect()
+            };
+            assert_eq!(names(one), names(other));
+        }
+        assert_eq!(unknown["launch"]["rank"], Value::Null);
+        assert_eq!(unknown["devices"][0]["nvlinks"], Value::Null);
+    }
 }

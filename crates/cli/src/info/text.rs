@@ -121,8 +121,8 @@ fn shape(device: &Device) -> String {
 /// What it is joined to others by.
 fn joined(to: &mut String, rest: &str, device: &Device) {
     let mut parts = Vec::new();
-    if let Some(links) = device.nvlinks {
-        let version = links.version.map(|version| format!(", generation {version}"));
+    if let Some(links) = &device.nvlinks {
+        let version = links.version.as_ref().map(|version| format!(" {version}"));
         let rate =
             links.bytes_per_second.map(|rate| format!(", {} each way", bytes_per_second(rate)));
         parts.push(format!(
@@ -264,15 +264,15 @@ fn libraries(to: &mut String, info: &Info) {
     let row = |library: &super::model::Library| {
         let what = match (&library.path, &library.why) {
             (Some(path), _) => {
-                let version = library.version.as_ref().map(|version| format!(" ({version})"));
-                format!("{path}{}", version.unwrap_or_default())
+                let version = library.version.as_ref().map(|version| format!("{version} in "));
+                format!("{}{path}", version.unwrap_or_default())
             }
             // The loader repeats the name.
             (None, Some(why)) if why.contains("No such file") => "not here".into(),
             (None, Some(why)) => why.clone(),
             (None, None) => "not here".into(),
         };
-        vec![library.name.clone(), library.used_for.clone(), what]
+        vec![library.name.clone(), format!("{}: {what}", library.used_for)]
     };
     table(to, 2, &info.libraries.iter().map(row).collect::<Vec<_>>());
 }
@@ -400,13 +400,13 @@ mod tests {
             "  CUDA     driver 580.95.05, CUDA 13.0\n",
             "  cuda:0   NVIDIA H200, sm_90, 139 GiB of 140 GiB free\n",
             "PCI 0000:3b:00.0, NUMA node 0, GPU-0",
-            "18 NVLinks, generation 4, 26.6 GB/s each way\n",
+            "18 NVLinks 4.0, 26.6 GB/s each way\n",
             "           Fabric      no: the driver does not offer it\n",
             "           PosixFd     works\n",
             "     0     1\n  0  -     NV18\n  1  NV18  -\n",
             "  * eth0  Ethernet  up  100 Gb/s  MTU 9000  NUMA 0  10.0.0.7 fe80::7\n",
             "mlx5_0 port 1  InfiniBand  active  400 Gb/s  NUMA 0  firmware 28.39.1002, MT_838, PCI",
-            "libcuda.so.1  ",
+            "libcuda.so.1       GPUs: CUDA 13.0 in /usr/lib/libcuda.so.580.95.05\n",
             "torchrun: rank 3 of 8, 1 of 4 on this host, ranks meet at node0:29501\n",
             "open files     1048576\n",
             "locked memory  unlimited\n",

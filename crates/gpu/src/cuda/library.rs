@@ -129,6 +129,9 @@ fn hint(call: &str, code: i32) -> &'static str {
             "the block needs more registers or shared memory than the device has: use fewer threads"
         }
         CONTEXT_IS_DESTROYED => "somebody reset the device while it was in use",
+        NOT_PERMITTED if call == "cuMemCreate" => {
+            "fabric handles need an IMEX channel: a file in /dev/nvidia-caps-imex-channels that this process can open"
+        }
         NOT_PERMITTED if import => {
             "the importing process has no access: fabric handles need the same IMEX channel in both"
         }

@@ -146,7 +146,7 @@ mod tests {
     fn with_links(links: Vec<Remote>) -> GpuFacts {
         GpuFacts {
             nvlinks: Some(links),
-            nvlink_version: Some(4),
+            nvlink_version: Some("4.0"),
             nvlink_bytes_per_second: Some(26_562_000_000),
             ..GpuFacts::default()
         }
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(pair.links[0].path, Some(Path::NvSwitch { count: 17 }));
         assert_eq!(pair.links[0].path.unwrap().to_string(), "NV17");
         let links = pair.gpus[0].nvlinks.unwrap();
-        assert_eq!((links.count, links.version), (18, Some(4)));
+        assert_eq!((links.count, links.version), (18, Some("4.0")));
         assert_eq!(pair.gpus[0].numa_node, Some(1));
         assert_eq!(pair.cuda_version, "12.8");
     }

@@ -62,8 +62,8 @@ pub struct Gpu {
 pub struct NvLinks {
     /// How many.
     pub count: u32,
-    /// Their generation, e.g. 4; NVML's number.
-    pub version: Option<u32>,
+    /// Their version, e.g. 4.0.
+    pub version: Option<&'static str>,
     /// Bytes a second that one carries in each direction.
     pub bytes_per_second: Option<u64>,
 }

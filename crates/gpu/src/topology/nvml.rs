@@ -28,7 +28,7 @@ pub(super) struct GpuFacts {
     pub(super) mig: Option<bool>,
     /// What is at the other end of each link that is up; none where NVML does not say.
     pub(super) nvlinks: Option<Vec<Remote>>,
-    pub(super) nvlink_version: Option<u32>,
+    pub(super) nvlink_version: Option<&'static str>,
     pub(super) nvlink_bytes_per_second: Option<u64>,
     pub(super) fabric: Option<FabricFacts>,
 }
@@ -88,6 +88,8 @@ struct FieldValue {
 
 /// `NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON`.
 const SPEED_OF_LINKS: c_uint = 90;
+/// `NVML_FI_DEV_NVLINK_GET_SPEED`, of the link that is the scope; newer GPUs have only this one.
+const SPEED_OF_ONE_LINK: c_uint = 164;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`.
 const UNSIGNED: c_uint = 1;
 /// More than any GPU has; NVML refuses the first number that a GPU does not have.
@@ -203,13 +205,13 @@ impl Nvml {
 
     fn facts(&self, gpu: Handle) -> GpuFacts {
         let nvlinks = self.nvlinks(gpu);
-        let version = nvlinks.as_ref().and_then(|links| links.first());
+        let first = nvlinks.as_ref().and_then(|links| links.first()).map(|(link, _)| *link);
         GpuFacts {
             free_bytes: self.free_bytes(gpu),
             mig: self.mig(gpu),
-            nvlink_version: version.and_then(|(link, _)| self.nvlink_version(gpu, *link)),
+            nvlink_version: first.and_then(|link| self.nvlink_version(gpu, link)),
             nvlinks: nvlinks.map(|links| links.into_iter().map(|(_, remote)| remote).collect()),
-            nvlink_bytes_per_second: self.nvlink_speed(gpu),
+            nvlink_bytes_per_second: first.and_then(|link| self.nvlink_speed(gpu, link)),
             fabric: self.fabric(gpu),
         }
     }
@@ -277,7 +279,7 @@ impl Nvml {
         remote_of(known.map(|()| kind), address.as_deref())
     }
 
-    fn nvlink_version(&self, gpu: Handle, link: c_uint) -> Option<u32> {
+    fn nvlink_version(&self, gpu: Handle, link: c_uint) -> Option<&'static str> {
         let mut version: c_uint = 0;
         done(call!(
             self,
@@ -285,13 +287,21 @@ impl Nvml {
             (Handle, c_uint, *mut c_uint),
             (gpu, link, &raw mut version)
         ))?;
-        Some(version)
+        version_of(version)
     }
 
-    fn nvlink_speed(&self, gpu: Handle) -> Option<u64> {
+    fn nvlink_speed(&self, gpu: Handle, link: c_uint) -> Option<u64> {
+        let megabytes = self
+            .field(gpu, SPEED_OF_ONE_LINK, link)
+            .or_else(|| self.field(gpu, SPEED_OF_LINKS, 0))?;
+        (megabytes > 0).then(|| u64::from(megabytes) * 1_000_000)
+    }
+
+    /// A field that is a number of 32 bits.
+    fn field(&self, gpu: Handle, field: c_uint, scope: c_uint) -> Option<u32> {
         let mut value = FieldValue {
-            field: SPEED_OF_LINKS,
-            scope: 0,
+            field,
+            scope,
             timestamp: 0,
             latency_us: 0,
             kind: 0,
@@ -304,10 +314,9 @@ impl Nvml {
             (Handle, c_int, *mut FieldValue),
             (gpu, 1, &raw mut value)
         ))?;
-        // A number of 32 bits lies in the first half of the value.
-        let megabytes = value.value.to_le() & u64::from(u32::MAX);
-        let given = value.status == 0 && value.kind == UNSIGNED && megabytes > 0;
-        given.then_some(megabytes * 1_000_000)
+        // It lies in the first half of the value.
+        let number = value.value.to_le() as u32;
+        (value.status == 0 && value.kind == UNSIGNED).then_some(number)
     }
 
     fn fabric(&self, gpu: Handle) -> Option<FabricFacts> {
@@ -363,6 +372,21 @@ fn distance_of(level: c_uint) -> Option<Distance> {
     }
 }
 
+/// `nvmlNvlinkVersion_t`.
+fn version_of(number: c_uint) -> Option<&'static str> {
+    match number {
+        1 => Some("1.0"),
+        2 => Some("2.0"),
+        3 => Some("2.2"),
+        4 => Some("3.0"),
+        5 => Some("3.1"),
+        6 => Some("4.0"),
+        7 => Some("5.0"),
+        8 => Some("6.0"),
+        _ => None,
+    }
+}
+
 /// By `nvmlIntNvLinkDeviceType_t` where the library tells it, and where the other end is.
 fn remote_of(kind: Option<c_uint>, address: Option<&str>) -> Remote {
     const GPU: c_uint = 0;
@@ -406,9 +430,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_level_is_no_distance() {
+    fn numbers_that_are_not_known_mean_nothing() {
         assert_eq!(distance_of(40), Some(Distance::Node));
         assert_eq!(distance_of(60), None);
+        assert_eq!(version_of(6), Some("4.0"));
+        assert_eq!(version_of(0), None);
     }
 
     #[test]
