@@ -9,7 +9,7 @@ mod limits;
 mod manual;
 mod nccl;
 mod options;
-mod output;
+mod print;
 mod ranks;
 mod rival;
 mod similar;
@@ -40,12 +40,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if let Command::Bench(_) = &cli.command {
-        // SAFETY: no other thread has been started.
-        unsafe { nccl::prepare_environment() };
-    }
     let end = match &cli.command {
-        Command::Bench(bench) => bench::run(bench),
+        Command::Bench(bench) => {
+            // SAFETY: no other thread has been started.
+            unsafe { nccl::prepare_environment() };
+            bench::run(bench)
+        }
         Command::Completion(options) => completion::run(options),
         Command::Info(options) => info::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),
