@@ -8,7 +8,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::options::Cli;
-use crate::print::print;
+use crate::output::print;
 use crate::words::children;
 
 /// Options of `completion`.

@@ -3,6 +3,7 @@
 //! The pipeline is the one that makes the project's own device files, with the same checks: what is
 //! written keeps the rules of device code. Nothing is installed unless that was asked for.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use mscclrs_ptx::{
 };
 
 use crate::options::{Kernel, KernelBuildOptions};
+use crate::output::{say, written};
 use crate::usage::usage;
 
 /// Runs a command on kernels.
@@ -48,7 +50,8 @@ fn build(options: &KernelBuildOptions) -> Result<ExitCode> {
         progress: &say,
     })
     .map_err(sort)?;
-    print!("{}", summary(&report));
+    let mut stdout = std::io::stdout();
+    written(stdout.write_all(summary(&report).as_bytes()), "the summary")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -90,7 +93,7 @@ fn targets(capabilities: &[u32]) -> (Vec<Architecture>, Vec<u32>) {
 }
 
 fn say(step: &str) {
-    eprintln!("{step}");
+    say!("{step}");
 }
 
 /// Each file with its size, and what each entry takes.

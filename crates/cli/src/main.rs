@@ -9,7 +9,7 @@ mod limits;
 mod manual;
 mod nccl;
 mod options;
-mod print;
+mod output;
 mod ranks;
 mod rival;
 mod similar;
@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use options::{Cli, Command};
+use output::say;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
                 .skip(1)
                 .map(|text| text.to_string_lossy().into_owned())
                 .collect();
-            eprintln!("error: {}", usage::sentence::<Cli>(&error, &arguments));
+            say!("error: {}", usage::sentence::<Cli>(&error, &arguments));
             return ExitCode::from(2);
         }
     };
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
         Command::Man(options) => manual::run(options),
     };
     end.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        if !error.is::<output::Closed>() {
+            say!("error: {}", output::told(&error));
+        }
         ExitCode::from(ranks::status(&error))
     })
 }

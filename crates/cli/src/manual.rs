@@ -11,7 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use mscclrs_core::env;
 
 use crate::options::Cli;
-use crate::print::print;
+use crate::output::print;
 use crate::usage::{self, usage};
 use crate::words::visible;
 

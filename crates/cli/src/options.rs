@@ -1,6 +1,5 @@
 //! The command line. Values are read to what they mean here, so that nothing later meets a wrong one.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -12,7 +11,6 @@ use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
 use crate::completion::CompletionOptions;
 use crate::info::InfoOptions;
 use crate::manual::ManOptions;
-use crate::similar::did_you_mean;
 
 /// GPUs that talk to each other.
 #[derive(Debug, Parser)]
@@ -85,7 +83,7 @@ pub(crate) enum Bench {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LimitsOptions {
     #[command(flatten)]
-    pub(crate) ranks: RankOptions,
+    pub(crate) ranks: PairOptions,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
 }
@@ -93,7 +91,7 @@ pub(crate) struct LimitsOptions {
 /// Options of `bench allreduce` and `bench allgather`; one-letter names as in nccl-tests.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CollectiveOptions {
-    /// Smallest size in bytes: 8, 64K, 1G [default: 8].
+    /// Smallest size in bytes: 8, 64K, 1G; from 0 a factor goes on at 8 [default: 8].
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) begin: Option<u64>,
     /// Largest size in bytes [default: 64K on the CPU device, 128M on GPUs].
@@ -109,7 +107,7 @@ pub(crate) struct CollectiveOptions {
     /// Operations a sample [default: 20 on GPUs, at most 5 on the CPU device].
     #[arg(short = 'n', long = "iters", value_name = "N", value_parser = parse_iterations)]
     pub(crate) iterations: Option<u64>,
-    /// Operations before the samples of each row.
+    /// Operations before the samples of each row [default: 5 on GPUs, 1 on the CPU device].
     #[arg(short = 'w', long = "warmup_iters", value_name = "N", value_parser = parse_count)]
     pub(crate) warm_up: Option<u64>,
     /// Checks of each row, each with new data; 0 checks nothing.
@@ -142,7 +140,8 @@ pub(crate) struct CollectiveOptions {
     /// allreduce of bfloat16 sums between 2 GPUs.
     #[arg(long)]
     pub(crate) bare: bool,
-    /// Draw time and bus bandwidth over size.
+    /// Draw time and bus bandwidth over size, when the run is whole; if it fails or is interrupted the
+    /// file stays as it was.
     #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
@@ -162,7 +161,7 @@ pub(crate) struct HopOptions {
     #[arg(short = 'n', long = "iters", value_name = "N", value_parser = parse_rounds)]
     pub(crate) rounds: Option<u32>,
     #[command(flatten)]
-    pub(crate) ranks: RankOptions,
+    pub(crate) ranks: PairOptions,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
 }
@@ -173,6 +172,23 @@ pub(crate) struct RankOptions {
     /// Number of ranks [default: one a GPU, 8 on the CPU device].
     #[arg(long, value_name = "N", value_parser = parse_ranks)]
     pub(crate) ranks: Option<u32>,
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// The ranks of a measurement between two.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PairOptions {
+    /// Number of ranks: 2, since this is measured between two [default: 2].
+    #[arg(long, value_name = "N", value_parser = parse_pair)]
+    pub(crate) ranks: Option<u32>,
+    #[command(flatten)]
+    pub(crate) placement: Placement,
+}
+
+/// What ranks run on.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Placement {
     /// Allow more ranks than GPUs.
     #[arg(long)]
     pub(crate) oversubscribe: bool,
@@ -187,8 +203,9 @@ pub(crate) struct RankOptions {
 /// Where results go beside the table.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OutputOptions {
-    /// Write one JSON object a row to a file, or to standard output with -; the table then goes to
-    /// standard error.
+    /// Write one JSON object a row to a file, when the run is whole; if it fails or is interrupted the
+    /// file stays as it was. With - each row goes to standard output as soon as it is measured, and the
+    /// table to standard error.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -222,6 +239,9 @@ pub(crate) enum Fault {
     Output,
 }
 
+/// Ranks of a measurement between two.
+pub(crate) const PAIR: u32 = 2;
+
 /// Reads a whole number in a range; the error says which.
 fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
     text.trim()
@@ -251,7 +271,7 @@ fn parse_graph(text: &str) -> Result<u64, String> {
     number(text, "a number of operations for a graph", 0, 100_000)
 }
 
-/// An algorithm by name, and how it is launched.
+/// An algorithm by name, which the collective may not have, and how it is launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Algorithm {
     pub(crate) name: String,
@@ -275,16 +295,6 @@ impl Algorithm {
 
 fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
     let (name, shape) = text.split_once(':').unwrap_or((text, "16x256"));
-    let names: BTreeSet<&str> = AllReduce::ALL
-        .into_iter()
-        .map(AllReduce::name)
-        .chain(AllGather::ALL.into_iter().map(AllGather::name))
-        .collect();
-    if !names.contains(name) {
-        let names: Vec<&str> = names.into_iter().collect();
-        let meant = did_you_mean(name, names.iter().copied());
-        return Err(format!("'{name}' is no algorithm{meant}; allowed are {}", names.join(", ")));
-    }
     let number = |text: &str| text.parse::<u32>().ok().filter(|n| (1..=1024).contains(n));
     let parts = shape.split_once('x').and_then(|(b, t)| Some((number(b)?, number(t)?)));
     match parts {
@@ -292,7 +302,7 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
             Ok(Algorithm { name: name.into(), shape: Shape { blocks, threads } })
         }
         _ => Err(format!(
-            "`{shape}` is no launch; allowed are blocks x threads like 8x256, at most 128 blocks, \
+            "'{shape}' is not a launch; allowed are blocks x threads like 8x256, at most 128 blocks, \
              threads a multiple of 32 up to 1024"
         )),
     }
@@ -300,6 +310,12 @@ fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
 
 fn parse_ranks(text: &str) -> Result<u32, String> {
     number(text, "a number of ranks", 1, 1024).map(|ranks| ranks as u32)
+}
+
+fn parse_pair(text: &str) -> Result<u32, String> {
+    text.trim().parse().ok().filter(|&ranks| ranks == PAIR).ok_or_else(|| {
+        format!("'{text}' is not possible, since this is measured between two; allowed is {PAIR}")
+    })
 }
 
 fn parse_increment(text: &str) -> Result<u64, String> {

@@ -20,6 +20,11 @@ pub(crate) fn bandwidth(bytes: u64, time_us: f64) -> f64 {
     if time_us > 0.0 { bytes as f64 / time_us / 1e3 } else { 0.0 }
 }
 
+/// A value with six digits, as many as a measurement has: the clock of GPUs gives hardly more.
+pub(crate) fn figure(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +42,21 @@ mod tests {
         assert_eq!(percentile(&samples, 0), 0.0);
         assert_eq!(percentile(&samples, 90), 9.0);
         assert_eq!(percentile(&samples, 100), 10.0);
+    }
+
+    #[test]
+    fn figures_have_six_digits() {
+        for (value, figure_of_it) in [
+            (2.2016000002622604, 2.2016),
+            (0.000193643569946, 0.000193644),
+            (1_234_567.8, 1_234_570.0),
+            (-0.1 - 0.2, -0.3),
+            (0.0, 0.0),
+            (f64::MAX, 1.79769e308),
+        ] {
+            assert_eq!(figure(value), figure_of_it, "{value}");
+        }
+        assert!(figure(f64::NAN).is_nan());
     }
 
     #[test]

@@ -8,12 +8,31 @@ use crate::words::{self, children};
 
 /// A mistake of the user's; one sentence.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Usage(pub(crate) String);
+#[error("{text}")]
+pub(crate) struct Usage {
+    text: String,
+    of_all_ranks: bool,
+}
+
+impl Usage {
+    pub(crate) fn new(text: String) -> Usage {
+        Usage { text, of_all_ranks: false }
+    }
+
+    /// A mistake that every rank of the run knows of.
+    pub(crate) fn of_all_ranks(text: String) -> Usage {
+        Usage { text, of_all_ranks: true }
+    }
+
+    /// Whether it is enough that one rank says it.
+    pub(crate) fn is_of_all_ranks(&self) -> bool {
+        self.of_all_ranks
+    }
+}
 
 /// Makes an [`anyhow::Error`] of a [`Usage`].
 macro_rules! usage {
-    ($($arg:tt)*) => { anyhow::Error::new($crate::usage::Usage(format!($($arg)*))) };
+    ($($arg:tt)*) => { anyhow::Error::new($crate::usage::Usage::new(format!($($arg)*))) };
 }
 pub(crate) use usage;
 
@@ -48,9 +67,13 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
                 _ => format!("{what}; {}", allowed(&list(ContextKind::ValidValue))),
             }
         }
+        ErrorKind::TooManyValues => {
+            format!("{argument} takes no value, so '{value}' is not allowed; allowed is {argument}")
+        }
         ErrorKind::UnknownArgument => {
+            let what = if argument.starts_with('-') { "has no option" } else { "does not take" };
             let meant = meant_option(command, &argument);
-            format!("{path} has no option '{argument}'{meant}; {}", allowed(&options(command)))
+            format!("{path} {what} '{argument}'{meant}; {}", allowed(&options(command)))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);

@@ -22,14 +22,23 @@ const WRONG: &[(&str, &[&str])] = &[
     ("bench allreduce --device cdua", &["'cdua' is not allowed (did you mean 'cuda'?)"]),
     ("bench allreduce -d flaot", &["'flaot' is not an element type (did you mean 'float'?)"]),
     ("bench allreduce -o mni", &["'mni' is not an operation (did you mean 'min'?)"]),
-    ("bench allreduce --algorithm dirct", &["'dirct' is no algorithm (did you mean 'direct'?)"]),
+    ("bench allreduce --algorithm dirct", &["has no 'dirct' (did you mean 'direct'?)"]),
     ("kernel biuld", &["no command 'biuld' (did you mean 'build'?); allowed is build"]),
     ("bench", &["needs a command", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --device cpu --bare", &["--bare", "2 GPUs"]),
-    ("bench limits --ranks 3", &["--ranks: 3", "allowed is 2"]),
+    ("bench limits --ranks 3", &["--ranks: '3'", "between two", "allowed is 2"]),
     ("bench reduce", &["no command 'reduce'", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --fast", &["'--fast'", "-b, -e, -f"]),
-    ("bench allreduce 8", &["'8'", "-b, -e, -f"]),
+    ("bench allreduce 8", &["does not take '8'", "-b, -e, -f"]),
+    (
+        "bench allreduce --threads=yes",
+        &["--threads takes no value", "'yes'", "allowed is --threads"],
+    ),
+    (
+        "bench allreduce --algorithm foo --device cpu",
+        &["allreduce has no 'foo'", "allowed are", "mesh"],
+    ),
+    ("bench allreduce --algorithm mesh:4x33", &["--algorithm: '4x33'", "multiple of 32"]),
     ("bench allreduce -b", &["-b needs a value"]),
     ("bench allreduce -b 8X", &["-b: '8X' is not a size", "64K"]),
     ("bench allgather -e -5", &["-e", "allowed"]),
@@ -47,7 +56,21 @@ const WRONG: &[(&str, &[&str])] = &[
     ("bench allgather -d half,int4", &["-d: 'int4'", "float16"]),
     ("bench allreduce -o avg", &["-o: 'avg' is not an operation", "sum, min, max"]),
     ("bench allreduce --ranks 0", &["--ranks: '0'", "1 to"]),
-    ("bench signal --ranks 3 --device cpu", &["--ranks: 3", "allowed is 2"]),
+    ("bench signal --ranks 3 --device cpu", &["--ranks: '3'", "between two", "allowed is 2"]),
+    ("bench packet --ranks two", &["--ranks: 'two'", "between two", "allowed is 2"]),
+    ("bench allgather --device cpu -b 8 -e 16", &["-e", "one element a rank on 8", "32 bytes"]),
+    ("bench allreduce --device cpu -b 1 -e 1 -d all", &["-e", "8 ranks", "sizes from 2 bytes"]),
+    ("bench allreduce --device cpu -i 1 -e 1G", &["-i: 1073741817 sizes", "at most 100000"]),
+    (
+        "bench allgather --device cpu --algorithm one-shot-ll8",
+        &["--algorithm: allgather", "direct"],
+    ),
+    ("bench allgather --device cuda --ranks 2 --bare", &["cuda", "allowed"]),
+    ("bench allreduce --device cpu --json", &["--json needs a value"]),
+    ("bench allreduce --device cpu --json /tmp", &["--json: '/tmp'", "directory"]),
+    ("bench allreduce --device cpu --json a.svg --plot ./a.svg", &["--plot", "file of --json"]),
+    ("bench allreduce --device cpu -b 1T -e 1T", &["-e: 1T", "are free; allowed are sizes up to"]),
+    ("bench allreduce --device cpu -b 1T --threads", &["-b: 1T", "are free"]),
     ("bench packet -n 0", &["-n: '0' is not a number of round trips", "1 to"]),
     ("bench allreduce --device gpu", &["--device: 'gpu'", "auto, cpu, cuda"]),
     ("bench allreduce --buffers heap", &["--buffers: 'heap'", "symmetric, plain"]),
@@ -132,7 +155,20 @@ const LAUNCHED: &[Launched] = &[
     (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --ranks 8", &["--ranks: 8", "is 2"]),
     (&[("RANK", "0"), ("WORLD_SIZE", "2")], "bench allreduce --threads", &["--threads", "process"]),
     (&[("RANK", "0"), ("WORLD_SIZE", "4")], "bench signal", &["torchrun started 4 ranks", "is 2"]),
+    (
+        &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", NO_HOST), ("MASTER_PORT", "1234")],
+        "bench allreduce",
+        &[NO_HOST, ":1235", "is not known", "MASTER_ADDR"],
+    ),
+    (
+        &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MSCCLRS_ADDRESS", "no-such-interface:127.0.0.1:5")],
+        "bench allreduce",
+        &["network interface"],
+    ),
 ];
+
+/// No resolver is asked for a name with so long a part.
+const NO_HOST: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 
 #[test]
 fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
@@ -151,11 +187,57 @@ fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
 }
 
 #[test]
+fn every_variable_is_checked_before_ranks_start() {
+    for variable in mscclrs_core::env::TABLE {
+        for threads in ["", "--threads"] {
+            // Nothing is wrong as a host's id, nor as a path that nobody looks at.
+            let any = ["MSCCLRS_DEVICE_RUSTC", "MSCCLRS_HOSTID", "MSCCLRS_NCCL_LIBRARY"];
+            if any.contains(&variable.name) {
+                continue;
+            }
+            let value = "=,wrong";
+            let output = mscclrs(&format!("bench allreduce --device cpu -e 8 {threads}"))
+                .env(variable.name, value)
+                .output()
+                .expect("ran");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{}: {text}", variable.name);
+            assert_eq!(text.lines().count(), 1, "{text}");
+            let shown = if variable.name == "MSCCLRS_SECRET" { "" } else { value };
+            assert!(text.contains(variable.name) && text.contains(shown), "{text}");
+            assert!(text.contains("allowed") || text.contains("write host:port"), "{text}");
+            assert!(output.stdout.is_empty());
+        }
+    }
+}
+
+/// Who marks the ranks that it starts, as this program does.
+fn mark(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let behind = stat.rsplit(") ").next().expect("fields");
+    format!("{pid}@{}", behind.split_whitespace().nth(19).expect("when it began"))
+}
+
+#[test]
 fn a_rank_never_starts_ranks() {
     let output = mscclrs("bench allreduce --device cpu --ranks 2")
-        .env("MSCCLRS_BENCH_RANK", "1")
+        .env("MSCCLRS_BENCH_RANK", mark(std::process::id()))
         .output()
         .expect("ran");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("a rank tried to start ranks"));
+}
+
+#[test]
+fn what_an_earlier_run_left_in_the_environment_means_nothing() {
+    let id = "mscclrs1:30313233343536373839616263646566@127.0.0.1:5";
+    for left in ["1".to_owned(), mark(1), "nonsense".to_owned()] {
+        let output = mscclrs("bench allreduce --device cpu --ranks 2 -e 8 -n 1")
+            .env("MSCCLRS_BENCH_RANK", &left)
+            .env("MSCCLRS_BENCH_RENDEZVOUS", id)
+            .output()
+            .expect("ran");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{left}: {text}");
+    }
 }

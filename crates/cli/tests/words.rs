@@ -52,7 +52,7 @@ fn pages_are_written_to_a_new_folder_and_each_is_the_one_that_is_printed() {
 }
 
 #[test]
-fn a_reader_that_stops_early_is_no_failure() {
+fn a_reader_that_stops_early_ends_it_without_a_word() {
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("mscclrs"));
     let mut child = command
         .args(["completion", "zsh"])
@@ -62,6 +62,6 @@ fn a_reader_that_stops_early_is_no_failure() {
         .expect("started");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("ended");
-    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.status.code(), Some(128 + 13));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -71,7 +71,7 @@ pub enum Error {
     #[error(transparent)]
     Gpu(#[from] mscclrs_gpu::Error),
     /// The system refused something.
-    #[error("{operation}: {source}")]
+    #[error("{operation}: {source}{}", mscclrs_gpu::limit_hint(source))]
     Io {
         /// What was tried.
         operation: String,
@@ -196,6 +196,17 @@ pub enum Error {
         /// The field.
         field: &'static str,
         /// What is wrong.
+        why: String,
+    },
+    /// The host of the rendezvous is not known.
+    #[error(
+        "the host of {address}, where rank 0 serves the rendezvous, is not known: {why}; set \
+         MASTER_ADDR or MSCCLRS_ADDRESS to a host that every rank can look up"
+    )]
+    UnknownHost {
+        /// The address, with its port.
+        address: String,
+        /// What the resolver said.
         why: String,
     },
     /// This rank cannot map a peer's memory.

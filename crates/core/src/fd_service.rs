@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recv, recvmsg, send, sendmsg, socket_with, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with, sockopt,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::random;
+use crate::starved::Starved;
 use crate::watcher::{self, Handler, Interest, Registration, Watch, Watched};
 use crate::{Error, Result};
 
@@ -104,6 +105,7 @@ impl FdService {
                 next_id: 1,
                 pending: BTreeMap::new(),
                 next_key: FIRST_KEY,
+                starved: Starved::default(),
             };
             Ok(Arc::new(Server { name, watch, state: Mutex::new(state) }))
         })?;
@@ -134,7 +136,7 @@ impl FdTicket {
                 fail("the process that offered it is gone, or on another host".into())
             }
             Errno::TIMEDOUT => fail("the process that offered it did not answer in time".into()),
-            other => fail(other.to_string()),
+            other => fail(format!("{other}{}", mscclrs_gpu::limit_hint(&other.into()))),
         };
         let address = SocketAddrUnix::new_abstract_name(self.name.as_bytes()).map_err(system)?;
         let fd = unix_socket().map_err(system)?;
@@ -193,6 +195,7 @@ struct State {
     /// By key, so oldest first.
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
+    starved: Starved,
 }
 
 struct Pending {
@@ -211,7 +214,8 @@ impl Server {
             let fd = match accept_with(&state.listener, SocketFlags::CLOEXEC) {
                 Ok(fd) => fd,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                Err(error) if Starved::is(error) => {
+                    state.starved.tell(error);
                     if state.pending.pop_first().is_none() {
                         std::thread::sleep(Duration::from_millis(5));
                     }
@@ -316,6 +320,10 @@ fn receive(
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         match recvmsg(fd, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
             Ok(message) => {
+                // The descriptor has come, and this process has no room for it.
+                if message.flags.contains(ReturnFlags::CTRUNC) {
+                    return Err(Errno::MFILE);
+                }
                 let mut received = None;
                 for part in ancillary.drain() {
                     if let RecvAncillaryMessage::ScmRights(fds) = part {

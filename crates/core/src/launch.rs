@@ -165,12 +165,7 @@ impl LaunchEnvironment {
     }
 
     fn find_rendezvous(&self, source: Source<'_>) -> Result<Option<Address>> {
-        if let Some((name, value)) = env::ADDRESS.find(source) {
-            let address = value.parse().map_err(|error: Error| Error::Environment {
-                name: name.into(),
-                value: value.clone(),
-                allowed: error.to_string(),
-            })?;
+        if let Some(address) = address(source)? {
             return Ok(Some(address));
         }
         if let Some(address) = master_address(source)? {
@@ -200,6 +195,16 @@ impl fmt::Display for Launcher {
             Launcher::Torch => "torchrun",
         })
     }
+}
+
+/// MSCCLRS_ADDRESS.
+pub(crate) fn address(source: Source<'_>) -> Result<Option<Address>> {
+    let Some((name, value)) = env::ADDRESS.find(source) else { return Ok(None) };
+    value.parse().map(Some).map_err(|error: Error| Error::Environment {
+        name: name.into(),
+        value: value.clone(),
+        allowed: error.to_string(),
+    })
 }
 
 /// MASTER_ADDR and the port after MASTER_PORT, which is PyTorch's own.

@@ -14,7 +14,9 @@ pub mod launch;
 mod liveness;
 mod loss;
 mod memory;
+mod preflight;
 mod semaphore;
+mod starved;
 mod watcher;
 mod wire;
 
@@ -32,4 +34,5 @@ pub use liveness::{Liveness, Loss, LossCause};
 pub use loss::{EarlyWait, LostRank, WaitCause};
 pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer};
 pub use mscclrs_env as env;
+pub use preflight::check_environment;
 pub use semaphore::Semaphore;

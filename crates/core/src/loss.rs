@@ -63,8 +63,12 @@ impl fmt::Display for EarlyWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "kernel {} (block {}, thread {}) waited for a {}",
-            self.kernel, self.block, self.thread, self.kind
+            "kernel {} (block {}, thread {}) waited for {} {}",
+            self.kernel,
+            self.block,
+            self.thread,
+            article(self.kind),
+            self.kind
         )?;
         if let Some(peer) = self.peer {
             write!(f, " of rank {peer}")?;
@@ -82,5 +86,52 @@ impl fmt::Display for EarlyWait {
                 write!(f, "; the time limit passed (set_timeout or MSCCLRS_TIMEOUT)")
             }
         }
+    }
+}
+
+/// What stands before a noun that is spoken as it is written.
+fn article(noun: &str) -> &'static str {
+    if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclrs_device::WaitKind;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_wait_has_its_article() {
+        let kinds = (0..64).filter_map(WaitKind::from_code).map(WaitKind::name);
+        let told: Vec<String> = kinds
+            .chain(["word"])
+            .map(|kind| {
+                let wait = EarlyWait {
+                    kernel: "k".into(),
+                    block: 0,
+                    thread: 0,
+                    peer: None,
+                    kind,
+                    address: 0,
+                    expected: 1,
+                    seen: 0,
+                    cause: WaitCause::Timeout,
+                };
+                let text = wait.to_string();
+                let (_, rest) = text.split_once("waited for ").unwrap();
+                rest.split_once(" at ").unwrap().0.to_owned()
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "a packet",
+                "an epoch flag",
+                "a semaphore",
+                "a grid barrier",
+                "a device semaphore",
+                "a word"
+            ]
+        );
     }
 }

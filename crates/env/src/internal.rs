@@ -6,7 +6,7 @@ use crate::{Kind, Variable};
 pub static BENCH_RANK: Variable = Variable {
     name: "MSCCLRS_BENCH_RANK",
     alias: None,
-    kind: Kind::Text("1"),
+    kind: Kind::Text("what that program says"),
     default: "none",
     text: "Set for every rank that `mscclrs bench` starts.",
 };

@@ -24,7 +24,7 @@ pub use cpu::CpuConfig;
 pub use device::{
     BackendKind, Device, Function, available_backends, default_backend, device_count,
 };
-pub use error::{Error, Result};
+pub use error::{Error, Result, descriptor_limit, limit_hint};
 pub use event::Event;
 pub use graph::{Graph, GraphExec};
 pub use handle::{ExportedHandle, HandleKind, Mapping, SharedDescriptor};

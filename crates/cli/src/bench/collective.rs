@@ -1,8 +1,6 @@
 //! `bench allreduce` and `bench allgather`: sizes, types and operations in turn, each checked and
 //! timed out of place and in place.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use mscclrs_collectives::Collectives;
 use mscclrs_device::{DataType, ReduceOp};
@@ -10,126 +8,24 @@ use mscclrs_gpu::BackendKind;
 
 use crate::bench::check::{Checker, Found};
 use crate::bench::compare;
+use crate::bench::files;
 use crate::bench::header;
+use crate::bench::lines::{Line, left_out, lines};
 use crate::bench::memory::{GUARD, Memory};
 use crate::bench::plot;
-use crate::bench::report::{Report, require_writable};
+use crate::bench::report::Report;
 use crate::bench::row::{OURS, Row};
-use crate::bench::sizes::{Step, Sweep, format_size};
+use crate::bench::sizes::format_size;
 use crate::bench::table::{self, Summary};
 use crate::bench::types::type_name;
-use crate::harness::{Candidate, Harness, Schedule, Timing};
-use crate::options::{Buffers, CollectiveOptions, DeviceChoice};
-use crate::ranks::{Plan, Rank, Verdict};
+use crate::harness::{Candidate, Harness, Timing};
+use crate::options::{Buffers, CollectiveOptions};
+use crate::output::say;
+use crate::ranks::{Rank, Verdict};
 use crate::rival::{Call, Collective, Rival};
 use crate::stats::bandwidth;
-use crate::usage::usage;
+use crate::usage::{Usage, usage};
 use crate::yardstick::{Yardstick, unavailable};
-
-/// What a run on the CPU device may take for all its rows, where the user says nothing else.
-const CPU_BUDGET: Duration = Duration::from_secs(10);
-
-impl CollectiveOptions {
-    /// An error about what can be seen wrong before any rank starts.
-    pub(crate) fn validate(&self, plan: &Plan) -> Result<()> {
-        self.sweep(plan.kind)?;
-        if self.compare.is_some() && plan.kind == BackendKind::Cpu {
-            let why = match self.ranks.device {
-                DeviceChoice::Cpu => "was asked for",
-                _ => "is all there is",
-            };
-            return Err(usage!(
-                "--compare: nccl needs GPUs, and the CPU device {why}; allowed is --device cuda on a \
-                 machine with GPUs"
-            ));
-        }
-        if self.bare && plan.kind == BackendKind::Cpu {
-            return Err(usage!(
-                "--bare: there are no bare kernels for the CPU device; allowed is an allreduce between \
-                 2 GPUs"
-            ));
-        }
-        if !plan.writes() {
-            return Ok(());
-        }
-        if self.plot.is_some() && self.plot == self.output.json {
-            return Err(usage!("--plot: names the file of --json; allowed is another one"));
-        }
-        require_writable("--json", self.output.json.as_ref())?;
-        require_writable("--plot", self.plot.as_ref())
-    }
-
-    /// The sizes, with the device's usual ends.
-    fn sweep(&self, kind: BackendKind) -> Result<Sweep> {
-        let usual_end = match kind {
-            BackendKind::Cpu => 64 << 10,
-            BackendKind::Cuda => 128 << 20,
-        };
-        let begin = self.begin.unwrap_or_else(|| self.end.map_or(8, |end| end.min(8)));
-        let end = self.end.unwrap_or(usual_end.max(begin));
-        if begin > end {
-            return Err(usage!(
-                "-b: {} is larger than -e {}; allowed are sizes up to it",
-                format_size(begin),
-                format_size(end)
-            ));
-        }
-        let step = match (self.increment, self.factor) {
-            (Some(bytes), _) => Step::Add(bytes),
-            (None, factor) => Step::Multiply(factor.unwrap_or(2)),
-        };
-        Ok(Sweep { begin, end, step })
-    }
-
-    fn schedule(&self, kind: BackendKind, rows: u64) -> Schedule {
-        let usual = Schedule::usual(kind);
-        Schedule {
-            iterations: self.iterations.unwrap_or(usual.iterations),
-            fixed_iterations: self.iterations.is_some(),
-            warm_up: self.warm_up.unwrap_or(usual.warm_up),
-            graph: self.graph,
-            budget: usual.budget.map(|budget| budget.min(CPU_BUDGET / rows.clamp(1, 1000) as u32)),
-            ..usual
-        }
-    }
-}
-
-/// One line of the table: a size, a type and an operation.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    count: u64,
-    bytes: u64,
-    data_type: DataType,
-    op: ReduceOp,
-}
-
-fn lines(
-    collective: Collective,
-    options: &CollectiveOptions,
-    sweep: Sweep,
-    ranks: u32,
-) -> impl Iterator<Item = Line> {
-    let ops = match collective {
-        Collective::AllGather => vec![ReduceOp::Sum],
-        Collective::AllReduce => options.ops.0.clone(),
-    };
-    let pairs: Vec<_> = options
-        .types
-        .0
-        .iter()
-        .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
-        .collect();
-    pairs.into_iter().flat_map(move |(data_type, op)| {
-        let mut last = None;
-        sweep.sizes().filter_map(move |asked| {
-            let (count, bytes) = collective.shape(asked, data_type.size(), ranks);
-            // Sizes below one element a rank come to nothing; only a size of 0 asks for that.
-            let is_new = last != Some(count) && (count > 0 || asked == 0);
-            last = Some(count);
-            is_new.then_some(Line { count, bytes, data_type, op })
-        })
-    })
-}
 
 /// One rank's run.
 pub(crate) fn run(
@@ -144,43 +40,29 @@ pub(crate) fn run(
     require_same(rank, collective, options)?;
     let all = || lines(collective, options, sweep, ranks);
     let count = all().count() as u64;
-    if count == 0 {
-        return Err(usage!(
-            "-e: no size of this run comes to one element a rank on {ranks} ranks; allowed are larger \
-             sizes"
-        ));
-    }
     let largest = all().map(|line| line.bytes).max().unwrap_or(0);
-    require_memory(rank, largest)?;
+    rank.agree(require_memory(rank, options, largest))?;
 
-    let collectives = match &options.algorithm {
+    let collectives = match options.tuning(collective)? {
         None => Collectives::new(communicator)?,
-        Some(algorithm) => {
-            let tuning = match collective {
-                Collective::AllGather => algorithm.all_gather(),
-                Collective::AllReduce => algorithm.all_reduce(),
-            };
-            let tuning = tuning.ok_or_else(|| {
-                usage!("--algorithm: {} has no {}", collective.name(), algorithm.name)
-            })?;
-            Collectives::with_tuning(communicator, tuning)?
-        }
+        Some(tuning) => Collectives::with_tuning(communicator, tuning)?,
     };
     let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
-    let yardstick = yardstick(rank, collective, options, largest)?;
+    let yardstick = yardstick(rank, options, largest)?;
     let schedule = options.schedule(device.kind(), 2 * count);
     let harness = Harness::new(communicator, &rank.stream, schedule)?;
     let checker = Checker { rank, memory: &memory, fault: options.inject_fault };
     let names = header::devices(rank)?;
-    let mut report = match rank.is_first() {
-        true => Some(Report::open(options.output.json.as_deref(), 2 * count)?),
-        false => None,
-    };
+    let json = options.output.json.as_deref();
+    let mut report = rank.is_first().then(|| Report::open(json, 2 * count));
     if let Some(report) = &mut report {
         let mut lines = header::lines(rank, collective.name(), &names);
         for rival in &rivals {
             lines.push_str(&format!("\n#  {}: {}", rival.name(), rival.origin()));
+        }
+        for left_out in left_out(collective, options, sweep, ranks) {
+            lines.push_str(&format!("\n#  {left_out}"));
         }
         report.print(&format!("{lines}\n#\n{}", table::head()))?;
     }
@@ -222,8 +104,9 @@ pub(crate) fn run(
     }
     if let Some(report) = &mut report {
         report.print(&summary.lines())?;
+        report.finish()?;
         if let Some(path) = &options.plot {
-            plot::draw(path, &rows)?;
+            files::write(path, &plot::draw(&rows)?)?;
         }
     }
     // Nobody leaves while another still measures.
@@ -260,17 +143,17 @@ fn require_same(rank: &Rank, collective: Collective, options: &CollectiveOptions
     for (other, text) in texts.iter().enumerate() {
         let differs = texts[0].lines().zip(text.lines()).find(|(first, theirs)| first != theirs);
         if let Some((first, theirs)) = differs {
-            return Err(usage!(
+            return Err(anyhow::Error::new(Usage::of_all_ranks(format!(
                 "rank {other} was started with {theirs}, rank 0 with {first}; all ranks need the same \
                  options"
-            ));
+            ))));
         }
     }
     Ok(())
 }
 
 /// An error if the largest size cannot fit, which says what can.
-fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
+fn require_memory(rank: &Rank, options: &CollectiveOptions, largest: u64) -> Result<()> {
     let device = rank.communicator.device();
     let (free, _) = device.memory()?;
     // Ranks that share a device share its memory, and all CPU devices are the host's: a bound, no
@@ -283,8 +166,9 @@ fn require_memory(rank: &Rank, largest: u64) -> Result<()> {
     let needed = 2 * (largest + 2 * GUARD);
     if needed > free {
         return Err(usage!(
-            "-e: {} needs {needed} bytes of {device:?}'s memory for input and output, and {free} are \
+            "{}: {} needs {needed} bytes of {device:?}'s memory for input and output, and {free} are \
              free; allowed are sizes up to {}",
+            options.largest_option(),
             format_size(largest),
             free / 2
         ));
@@ -302,23 +186,20 @@ fn is_bare(call: &Call) -> bool {
 /// The bare allreduces, where they were asked for. Collective.
 fn yardstick<'a>(
     rank: &'a Rank,
-    collective: Collective,
     options: &CollectiveOptions,
     largest: u64,
 ) -> Result<Option<Yardstick<'a>>> {
     if !options.bare {
         return Ok(None);
     }
-    let why = match collective {
-        Collective::AllGather => Some("there is no bare allgather".to_owned()),
-        Collective::AllReduce => unavailable(&rank.communicator),
-    };
-    match why {
+    let possible = match unavailable(&rank.communicator) {
         Some(why) => Err(usage!(
             "--bare: {why}; allowed is an allreduce between 2 GPUs of compute capability 9.0 or higher"
         )),
-        None => Ok(Some(Yardstick::new(&rank.communicator, largest.max(32), &rank.stream)?)),
-    }
+        None => Ok(()),
+    };
+    rank.agree(possible)?;
+    Ok(Some(Yardstick::new(&rank.communicator, largest.max(32), &rank.stream)?))
 }
 
 struct Run<'a> {
@@ -350,7 +231,7 @@ impl Run<'_> {
         };
         let found = self.check(&call).with_context(|| format!("check of {}", what()))?;
         if let Some(first) = found.as_ref().and_then(|found| found.first.as_ref()) {
-            eprintln!("rank {}: {}: {first}", self.rank.communicator.rank(), what());
+            say!("rank {}: {}: {first}", self.rank.communicator.rank(), what());
         }
         let (collectives, memory, rank) = (&self.collectives, self.memory, self.rank);
         let mut candidates =
@@ -465,56 +346,4 @@ fn enqueue(
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::options::{Bench, Cli, Command};
-
-    fn options(arguments: &str) -> CollectiveOptions {
-        let words =
-            ["mscclrs", "bench", "allreduce"].into_iter().chain(arguments.split_whitespace());
-        match Cli::try_parse_from(words).expect("right").command {
-            Command::Bench(Bench::Allreduce(options)) => options,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn one_end_of_the_sizes_is_enough() {
-        let ends = |arguments| {
-            let sweep = options(arguments).sweep(BackendKind::Cpu).expect("right");
-            (sweep.begin, sweep.end)
-        };
-        assert_eq!(ends(""), (8, 64 << 10));
-        assert_eq!(ends("-b 1M"), (1 << 20, 1 << 20));
-        assert_eq!(ends("-e 4"), (4, 4));
-        assert_eq!(ends("-b 0 -e 0"), (0, 0));
-        let error = options("-b 2K -e 1K").sweep(BackendKind::Cpu).expect_err("wrong");
-        assert_eq!(error.to_string(), "-b: 2K is larger than -e 1K; allowed are sizes up to it");
-    }
-
-    #[test]
-    fn lines_go_through_types_operations_and_sizes() {
-        let options = options("-b 4 -e 16 -f 2 -d half,float -o sum,max");
-        let sweep = options.sweep(BackendKind::Cpu).expect("right");
-        let all: Vec<_> = lines(Collective::AllReduce, &options, sweep, 8).collect();
-        assert_eq!(all.len(), 12);
-        assert_eq!((all[0].count, all[0].bytes), (2, 4));
-        // 8 ranks share at least 16 bytes of halves and 32 of floats, and nothing is reduced.
-        let all: Vec<_> = lines(Collective::AllGather, &options, sweep, 8).collect();
-        assert_eq!(all.iter().map(|line| line.bytes).collect::<Vec<_>>(), [16]);
-    }
-
-    #[test]
-    fn sizes_that_come_to_the_same_count_are_one_line() {
-        let options = options("-b 0 -e 12 -i 1");
-        let sweep = options.sweep(BackendKind::Cpu).expect("right");
-        let bytes: Vec<_> =
-            lines(Collective::AllReduce, &options, sweep, 2).map(|line| line.bytes).collect();
-        assert_eq!(bytes, [0, 4, 8, 12]);
-    }
 }

@@ -6,6 +6,7 @@ use crate::nccl;
 use crate::options::{CollectiveOptions, Compare};
 use crate::ranks::Rank;
 use crate::rival::{Collective, Rival};
+use crate::usage::usage;
 
 /// The implementations that were asked for, ready for all sizes up to `bytes`. Collective.
 pub(crate) fn rivals(
@@ -22,6 +23,9 @@ pub(crate) fn rivals(
     };
     match options.compare {
         None => Ok(Vec::new()),
-        Some(Compare::Nccl) => nccl::rivals(&rank.communicator, input, bytes),
+        Some(Compare::Nccl) => {
+            rank.agree(nccl::require().map_err(|why| usage!("--compare: {why}")))?;
+            nccl::rivals(&rank.communicator, input, bytes)
+        }
     }
 }

@@ -30,9 +30,10 @@ pub(crate) fn devices(rank: &Rank) -> Result<Vec<Place>> {
 /// The lines for a run of `what`.
 pub(crate) fn lines(rank: &Rank, what: &str, places: &[Place]) -> String {
     let mut lines = vec![format!(
-        "# mscclrs {} bench {what}, {} ranks as {}",
+        "# mscclrs {} bench {what}, {} {} as {}",
         env!("CARGO_PKG_VERSION"),
         places.len(),
+        if places.len() == 1 { "rank" } else { "ranks" },
         rank.form
     )];
     for (rank, place) in places.iter().enumerate() {

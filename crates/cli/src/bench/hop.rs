@@ -13,11 +13,8 @@ use serde::Serialize;
 use crate::bench::header;
 use crate::bench::report::Report;
 use crate::harness::{Candidate, Harness, Schedule, Timing};
-use crate::options::HopOptions;
+use crate::options::{HopOptions, PAIR};
 use crate::ranks::{Rank, Verdict};
-
-/// Hops are measured between this many ranks.
-pub(crate) const RANKS: u32 = 2;
 
 /// What is handed to and fro.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +63,8 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
         What::Packet => "packet",
         What::Signal => "signal",
     };
-    let mut report = match rank.is_first() {
-        true => Some(Report::open(options.output.json.as_deref(), 2)?),
-        false => None,
-    };
+    let json = options.output.json.as_deref();
+    let mut report = rank.is_first().then(|| Report::open(json, 2));
     if let Some(report) = &mut report {
         let lines = header::lines(rank, name, &places);
         report.print(&format!("{lines}\n#\n{HEAD}"))?;
@@ -84,7 +79,7 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
             round_trip_us: 2.0 * timing.time_us / hops,
             spread_us: timing.spread_us / hops,
             rounds,
-            ranks: RANKS,
+            ranks: PAIR,
             device: communicator.device().name(),
         });
     };
@@ -109,6 +104,7 @@ pub(crate) fn run(rank: &Rank, what: What, options: &HopOptions) -> Result<Verdi
             report.write(row)?;
         }
         report.print(&format!("# Hops measured         : {}", rows.len()))?;
+        report.finish()?;
     }
     communicator.bootstrap().barrier()?;
     Ok(Verdict::Right)

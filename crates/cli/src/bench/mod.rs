@@ -4,8 +4,10 @@ mod check;
 mod collective;
 mod compare;
 mod data;
+mod files;
 mod header;
 mod hop;
+mod lines;
 mod memory;
 mod plot;
 pub(crate) mod report;
@@ -20,11 +22,13 @@ use anyhow::Result;
 
 use crate::limits;
 use crate::options::{Bench, CollectiveOptions, HopOptions};
+use crate::output;
 use crate::ranks::Plan;
 use crate::rival::Collective;
 
 /// Runs a measurement, on ranks that it starts.
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
+    output::show_warnings();
     match bench {
         Bench::Allgather(options) => collective(Collective::AllGather, options),
         Bench::Allreduce(options) => collective(Collective::AllReduce, options),
@@ -35,15 +39,15 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
 }
 
 fn collective(collective: Collective, options: &CollectiveOptions) -> Result<ExitCode> {
-    let plan = Plan::new(&options.ranks, None)?;
-    options.validate(&plan)?;
+    let plan = Plan::new(&options.ranks.placement, options.ranks.ranks)?;
+    options.validate(collective, &plan)?;
     plan.run(&|rank| collective::run(rank, collective, options))
 }
 
 fn hop(what: hop::What, options: &HopOptions) -> Result<ExitCode> {
-    let plan = Plan::new(&options.ranks, Some(hop::RANKS))?;
+    let plan = Plan::of_a_pair(&options.ranks)?;
     if plan.writes() {
-        report::require_writable("--json", options.output.json.as_ref())?;
+        report::require_writable(options.output.json.as_deref())?;
     }
     plan.run(&|rank| hop::run(rank, what, options))
 }

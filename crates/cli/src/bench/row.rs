@@ -70,12 +70,25 @@ impl Collective {
     /// Elements of a call and the size of its row, for a size that was asked for: whole elements, and
     /// for allgather the same number from each rank.
     pub(crate) fn shape(self, asked: u64, element: u32, ranks: u32) -> (u64, u64) {
-        let parts = match self {
-            Collective::AllGather => u64::from(ranks),
-            Collective::AllReduce => 1,
-        };
-        let count = asked / u64::from(element) / parts;
-        (count, count * u64::from(element) * parts)
+        let least = self.element(element, ranks);
+        let count = asked / least;
+        (count, count * least)
+    }
+
+    /// Of what a size has whole elements, in words behind "an element".
+    pub(crate) fn each(self) -> &'static str {
+        match self {
+            Collective::AllGather => " a rank",
+            Collective::AllReduce => "",
+        }
+    }
+
+    /// Bytes of the smallest size that is not 0: an element, for allgather one from each rank.
+    pub(crate) fn element(self, element: u32, ranks: u32) -> u64 {
+        match self {
+            Collective::AllGather => u64::from(element) * u64::from(ranks),
+            Collective::AllReduce => u64::from(element),
+        }
     }
 }
 

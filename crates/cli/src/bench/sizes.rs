@@ -59,15 +59,46 @@ pub(crate) struct Sweep {
     pub(crate) step: Step,
 }
 
+/// The smallest size that is not 0 of a run, unless it is told another.
+pub(crate) const SMALLEST: u64 = 8;
+
 impl Sweep {
-    /// Every size once, in rising order.
+    /// Every size once, in rising order. From 0 a factor leads nowhere, so it goes on where a run
+    /// begins that is not told a smallest size.
     pub(crate) fn sizes(self) -> impl Iterator<Item = u64> {
         std::iter::successors(Some(self.begin), move |&size| match self.step {
             Step::Add(bytes) => size.checked_add(bytes.max(1)),
-            // From 0 there is no way on by a factor.
+            Step::Multiply(_) if size == 0 => Some(SMALLEST.min(self.end)).filter(|&next| next > 0),
             Step::Multiply(factor) => size.checked_mul(factor).filter(|&next| next > size),
         })
         .take_while(move |&size| size <= self.end)
+    }
+
+    /// How many sizes there are, without going through them.
+    pub(crate) fn count(self) -> u64 {
+        match self.step {
+            Step::Add(bytes) => match self.end.checked_sub(self.begin) {
+                Some(way) => (way / bytes.max(1)).saturating_add(1),
+                None => 0,
+            },
+            // At most one for each bit.
+            Step::Multiply(_) => self.sizes().count() as u64,
+        }
+    }
+}
+
+/// Sizes in words: "8, 16 and 24", of many the first and the last.
+pub(crate) fn in_words(sizes: &[u64]) -> String {
+    match sizes {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [first, .., last] if sizes.len() > 6 => {
+            format!("{} sizes from {first} to {last}", sizes.len())
+        }
+        [all @ .., last] => {
+            let all: Vec<String> = all.iter().map(u64::to_string).collect();
+            format!("{} and {last}", all.join(", "))
+        }
     }
 }
 
@@ -106,9 +137,34 @@ mod tests {
         assert_eq!(sizes(8, 64, Step::Multiply(2)), [8, 16, 32, 64]);
         assert_eq!(sizes(8, 63, Step::Multiply(4)), [8, 32]);
         assert_eq!(sizes(8, 30, Step::Add(8)), [8, 16, 24]);
-        assert_eq!(sizes(0, 64, Step::Multiply(2)), [0]);
+        assert_eq!(sizes(0, 64, Step::Multiply(2)), [0, 8, 16, 32, 64]);
+        assert_eq!(sizes(0, 600, Step::Multiply(8)), [0, 8, 64, 512]);
+        assert_eq!(sizes(0, 4, Step::Multiply(2)), [0, 4]);
+        assert_eq!(sizes(0, 0, Step::Multiply(2)), [0]);
+        assert_eq!(sizes(0, 16, Step::Add(8)), [0, 8, 16]);
         assert_eq!(sizes(5, 5, Step::Add(1)), [5]);
         let near_the_end = Sweep { begin: 1 << 63, end: u64::MAX, step: Step::Multiply(2) };
         assert_eq!(near_the_end.sizes().count(), 1);
+    }
+
+    #[test]
+    fn sizes_are_counted_without_going_through_them() {
+        for (begin, end) in [(0, 0), (0, 7), (1, 64), (8, 100), (9, 8)] {
+            for step in [Step::Add(1), Step::Add(7), Step::Multiply(2), Step::Multiply(3)] {
+                let sweep = Sweep { begin, end, step };
+                assert_eq!(sweep.count(), sweep.sizes().count() as u64, "{sweep:?}");
+            }
+        }
+        let endless = Sweep { begin: 0, end: u64::MAX, step: Step::Add(1) };
+        assert_eq!(endless.count(), u64::MAX);
+    }
+
+    #[test]
+    fn sizes_are_put_in_words() {
+        let words = |sizes: &[u64]| in_words(sizes);
+        assert_eq!(words(&[8]), "8");
+        assert_eq!(words(&[8, 16]), "8 and 16");
+        assert_eq!(words(&[1, 2, 3]), "1, 2 and 3");
+        assert_eq!(words(&[1, 2, 3, 4, 5, 6, 7]), "7 sizes from 1 to 7");
     }
 }

@@ -29,7 +29,7 @@ use devices::Gpus;
 use model::{Area, Device, Info, Library, Network, Problem};
 use probe::{Probe, Question};
 
-use crate::print::print;
+use crate::output::print;
 
 /// How long drivers may take: waking eight GPUs takes some seconds.
 const DRIVER: Duration = Duration::from_secs(30);

@@ -41,18 +41,16 @@ type Progress<'a> = dyn FnMut(&str) + 'a;
 
 /// Runs `bench limits`, on two ranks that it starts.
 pub(crate) fn start(options: &LimitsOptions) -> Result<ExitCode> {
-    let plan = Plan::new(&options.ranks, Some(2))?;
+    let plan = Plan::of_a_pair(&options.ranks)?;
     if plan.writes() {
-        require_writable("--json", options.output.json.as_ref())?;
+        require_writable(options.output.json.as_deref())?;
     }
     plan.run(&|rank| run(rank, options))
 }
 
 fn run(rank: &Rank, options: &LimitsOptions) -> Result<Verdict> {
-    let mut output = match rank.is_first() {
-        true => Some(Output::open(options.output.json.as_deref(), STEPS)?),
-        false => None,
-    };
+    let json = options.output.json.as_deref();
+    let mut output = rank.is_first().then(|| Output::open(json, STEPS));
     let mut progress = |what: &str| {
         if let Some(output) = &output {
             output.step(what.into());
@@ -64,6 +62,7 @@ fn run(rank: &Rank, options: &LimitsOptions) -> Result<Verdict> {
         for line in report.lines() {
             output.write(&line)?;
         }
+        output.finish()?;
     }
     // Nobody leaves while another still measures.
     rank.communicator.bootstrap().barrier()?;

@@ -74,6 +74,11 @@ impl NcclRival {
     }
 }
 
+/// An error if there is no NCCL that can be opened.
+pub(crate) fn require() -> Result<()> {
+    Ok(library::Library::open().map(drop)?)
+}
+
 /// Opens NCCL, joins the ranks, and gives both modes, each with memory of these sizes. Every rank
 /// calls it; if it fails on one rank it fails on all.
 pub(crate) fn rivals(

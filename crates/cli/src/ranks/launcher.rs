@@ -4,11 +4,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use mscclrs_core::LaunchEnvironment;
 use mscclrs_core::bootstrap::{Config, InterfaceFilter, Rendezvous, TcpBootstrap, UniqueId};
 use mscclrs_core::env::{self, Variable};
+use mscclrs_core::{Error, LaunchEnvironment, RendezvousError};
 
-use super::{Plan, Rank, TIMEOUT, Verdict, print_failure, status};
+use super::{Plan, Rank, Verdict, print_failure, set_up_limit, started, status};
 use crate::usage::usage;
 
 /// Where the ranks that this program starts meet: a unique id, for their eyes only.
@@ -20,18 +20,24 @@ pub(super) fn run(
     launch: &LaunchEnvironment,
     body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync),
 ) -> ExitCode {
-    let end = join(plan, launch).and_then(|rank| rank.run(body));
+    let own = own_rendezvous();
+    let together = own.is_some();
+    let end = join(plan, launch, own).and_then(|rank| rank.run(body));
     match end {
         Ok(verdict) => verdict.into(),
         Err(error) => {
-            print_failure(launch.rank, &error);
+            print_failure(launch.rank, &error, together);
             ExitCode::from(status(&error))
         }
     }
 }
 
-fn join(plan: &Plan, launch: &LaunchEnvironment) -> Result<Rank> {
-    let own = ID.text();
+/// Where this rank meets others, if this program started it.
+fn own_rendezvous() -> Option<String> {
+    ID.text().filter(|_| started::is_by_parent())
+}
+
+fn join(plan: &Plan, launch: &LaunchEnvironment, own: Option<String>) -> Result<Rank> {
     let form = if own.is_some() { "processes" } else { "a launcher's processes" };
     let rendezvous: Rendezvous = match (own, &launch.rendezvous) {
         (Some(id), _) => id.parse::<UniqueId>()?.into(),
@@ -45,12 +51,32 @@ fn join(plan: &Plan, launch: &LaunchEnvironment) -> Result<Rank> {
         }
     };
     let config = Config {
-        timeout: env::BOOTSTRAP_TIMEOUT.seconds().map_err(|e| usage!("{e}"))?.or(Some(TIMEOUT)),
+        timeout: Some(set_up_limit()?),
         ..Config::new(launch.rank, launch.world_size, rendezvous)
     };
-    let bootstrap = TcpBootstrap::new(config)?;
+    let bootstrap = TcpBootstrap::new(config).map_err(sort)?;
     let device = plan.device(launch.local_rank.unwrap_or(launch.rank))?;
     Rank::new(Arc::new(bootstrap), device, form)
+}
+
+/// A mistake in what the launcher or the environment says is told from a failure.
+fn sort(error: Error) -> anyhow::Error {
+    match error {
+        Error::Address { .. }
+        | Error::Environment { .. }
+        | Error::EnvironmentMissing { .. }
+        | Error::Insecure { .. }
+        | Error::NoInterface { .. }
+        | Error::SecretRefused { .. }
+        | Error::Rendezvous(
+            RendezvousError::BuildMismatch { .. }
+            | RendezvousError::DuplicateRank { .. }
+            | RendezvousError::RankOutOfRange { .. }
+            | RendezvousError::WorldSizeMismatch { .. },
+        )
+        | Error::UnknownHost { .. } => usage!("{error}"),
+        other => other.into(),
+    }
 }
 
 /// Serves a rendezvous on this host, and gives the environment of each rank that takes part in it.

@@ -5,17 +5,18 @@
 //! saw, and are killed then. Each rank is a process group of its own, so that a signal from the
 //! terminal reaches this process alone, which decides what becomes of them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use mscclrs_core::env;
+use anyhow::{Context, Result, anyhow, bail};
+use mscclrs_gpu::limit_hint;
 use rustix::process::{Pid, Signal};
 
-use super::GRACE;
+use super::{GRACE, of_rank, started, status_of_all};
+use crate::output::{Closed, say};
 
 /// How often ended ranks are looked for.
 const LOOK: Duration = Duration::from_millis(5);
@@ -52,25 +53,22 @@ pub(super) fn run(
     environment: impl Fn(u32) -> Vec<(&'static str, String)>,
 ) -> Result<ExitCode> {
     // A rank that did not see that it is one would start ranks of its own, and these again.
-    let started = &env::internal::BENCH_RANK;
-    if started.raw().is_some() {
-        bail!(
-            "a rank tried to start ranks; {} is set only for ranks that this program started",
-            started.name
-        );
+    if started::is_by_parent() {
+        bail!("a rank tried to start ranks; it was started without the environment of a rank");
     }
     let program = std::env::current_exe().context("this program's own file is not known")?;
     let mut running = Ranks(Vec::with_capacity(ranks as usize));
     for rank in 0..ranks {
         let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1)).envs(environment(rank)).env(started.name, "1");
-        let child = start(command, rank).with_context(|| format!("rank {rank} did not start"))?;
+        command.args(std::env::args_os().skip(1)).envs(environment(rank)).envs([started::mark()]);
+        let child = start(command, rank)
+            .map_err(|error| anyhow!("rank {rank} did not start: {error}{}", limit_hint(&error)))?;
         running.0.push(child);
     }
     Ok(ExitCode::from(wait(&mut running, GRACE)))
 }
 
-fn start(mut command: Command, rank: u32) -> Result<Running> {
+fn start(mut command: Command, rank: u32) -> io::Result<Running> {
     command.stdin(Stdio::null()).process_group(0);
     // The first rank prints the results, and may draw on the terminal.
     if rank > 0 {
@@ -93,9 +91,7 @@ fn start(mut command: Command, rank: u32) -> Result<Running> {
     let messages = child.stderr.take().map(|stderr| {
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let mark = format!("rank {rank}: ");
-                let mark = if line.starts_with(&mark) { "" } else { &mark };
-                eprintln!("{mark}{line}");
+                say!("{}", of_rank(rank, &line));
             }
         })
     });
@@ -118,7 +114,7 @@ fn wait(ranks: &mut Ranks, grace: Duration) -> u8 {
                     failed.get_or_insert((running.rank, Instant::now()));
                 }
                 if let Some(signal) = status.signal() {
-                    eprintln!("mscclrs: rank {} was killed by signal {signal}", running.rank);
+                    say!("mscclrs: rank {} was killed by signal {signal}", running.rank);
                 }
             }
         }
@@ -129,15 +125,19 @@ fn wait(ranks: &mut Ranks, grace: Duration) -> u8 {
         if let Some((rank, since)) = failed
             && since.elapsed() > grace
         {
+            let ended = verdict(ranks.0.iter().filter_map(|running| running.ended));
             for running in left {
-                eprintln!(
-                    "mscclrs: rank {} did not end within {} s after rank {rank} failed, and is killed",
-                    running.rank,
-                    grace.as_secs()
-                );
+                if ended != Closed::STATUS {
+                    say!(
+                        "mscclrs: rank {} did not end within {} s after rank {rank} failed, and is \
+                         killed",
+                        running.rank,
+                        grace.as_secs()
+                    );
+                }
                 kill(&running.child);
             }
-            return 1;
+            return if ended == Closed::STATUS { ended } else { 1 };
         }
         std::thread::sleep(LOOK);
     }
@@ -151,14 +151,9 @@ fn kill(child: &Child) {
     }
 }
 
-/// 0 if all are right, 2 if every rank that failed says that the user made a mistake, else 1.
 fn verdict(ends: impl Iterator<Item = ExitStatus>) -> u8 {
-    let mut verdict = None;
-    for end in ends.filter(|end| !end.success()) {
-        let code = if end.code() == Some(2) { 2 } else { 1 };
-        verdict = Some(verdict.map_or(code, |so_far: u8| so_far.min(code)));
-    }
-    verdict.unwrap_or(0)
+    // Without a code it was killed.
+    status_of_all(ends.map(|end| end.code().and_then(|code| code.try_into().ok()).unwrap_or(1)))
 }
 
 #[cfg(test)]
@@ -200,5 +195,14 @@ mod tests {
         assert_eq!(wait(&mut ranks, GRACE), 2);
         let mut ranks = Ranks(vec![shell(1, "exit 2"), shell(2, "exit 1")]);
         assert_eq!(wait(&mut ranks, GRACE), 1);
+    }
+
+    #[test]
+    fn results_that_nobody_reads_end_all_ranks() {
+        let mut ranks =
+            Ranks(vec![shell(0, "exit 141"), shell(1, "exit 1"), shell(2, "exec sleep 60")]);
+        let since = Instant::now();
+        assert_eq!(wait(&mut ranks, Duration::from_millis(100)), 141);
+        assert!(since.elapsed() < Duration::from_secs(30));
     }
 }

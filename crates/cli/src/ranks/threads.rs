@@ -7,7 +7,8 @@ use std::time::Instant;
 use anyhow::Result;
 use mscclrs_core::LocalBootstrap;
 
-use super::{GRACE, Plan, Rank, TIMEOUT, Verdict, print_failure, status};
+use super::{GRACE, Plan, Rank, Verdict, print_failure, set_up_limit, status, status_of_all};
+use crate::output::{Closed, say};
 
 /// Runs `body` on one thread a rank.
 ///
@@ -17,8 +18,8 @@ pub(super) fn run(
     plan: &Plan,
     body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync),
 ) -> Result<ExitCode> {
-    let bootstraps = LocalBootstrap::create(plan.ranks, TIMEOUT);
-    let mut code = 0;
+    let bootstraps = LocalBootstrap::create(plan.ranks, set_up_limit()?);
+    let mut codes = Vec::new();
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
         for (rank, bootstrap) in (0..plan.ranks).zip(bootstraps) {
@@ -44,7 +45,7 @@ pub(super) fn run(
                 Some((_, Ok(Ok(Verdict::Right)))) => 0,
                 Some((_, Ok(Ok(Verdict::Wrong)))) => 1,
                 Some((rank, Ok(Err(error)))) => {
-                    print_failure(rank, &error);
+                    print_failure(rank, &error, true);
                     failed.get_or_insert_with(Instant::now);
                     status(&error)
                 }
@@ -53,12 +54,15 @@ pub(super) fn run(
                     1
                 }
                 None => {
-                    eprintln!("mscclrs: ranks that did not end after a failure were ended");
-                    std::process::exit(1);
+                    let code = status_of_all(codes.drain(..));
+                    if code != Closed::STATUS {
+                        say!("mscclrs: ranks that did not end after a failure were ended");
+                    }
+                    std::process::exit(code.into());
                 }
             };
-            code = code.max(rank_code);
+            codes.push(rank_code);
         }
     });
-    Ok(ExitCode::from(code))
+    Ok(ExitCode::from(status_of_all(codes)))
 }

@@ -18,6 +18,7 @@ use super::address::is_near;
 use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 use crate::Result;
+use crate::starved::Starved;
 use crate::watcher::{Interest, Watch, Watched};
 
 /// How long a stranger may take to prove the secret and say what it wants.
@@ -47,6 +48,7 @@ struct State {
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
     refused: u32,
+    starved: Starved,
 }
 
 /// A connection that proved the secret, with its first message.
@@ -84,7 +86,13 @@ impl Acceptor {
             .zip(0..)
             .map(|(fd, key)| watch.watch(fd, key, Interest::Always))
             .collect::<Result<_>>()?;
-        let state = State { listeners, pending: BTreeMap::new(), next_key: FIRST_KEY, refused: 0 };
+        let state = State {
+            listeners,
+            pending: BTreeMap::new(),
+            next_key: FIRST_KEY,
+            refused: 0,
+            starved: Starved::default(),
+        };
         Ok(Acceptor { secret, near_only, watch, state: Mutex::new(state) })
     }
 
@@ -109,7 +117,7 @@ impl Acceptor {
             }
             Err(error) => {
                 if error.kind() == io::ErrorKind::PermissionDenied {
-                    state.refused += 1;
+                    state.refuse(&pending.socket);
                 }
                 None
             }
@@ -144,7 +152,8 @@ impl Acceptor {
             let fd = match accept_with(&state.listeners[listener], SocketFlags::CLOEXEC) {
                 Ok(fd) => fd,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                Err(error) if Starved::is(error) => {
+                    state.starved.tell(error);
                     // Make room; if there is none to make, do not spin until others do.
                     if !state.push_out() {
                         std::thread::sleep(Duration::from_millis(5));
@@ -187,6 +196,21 @@ impl State {
         let stranger = |p: &Pending| matches!(p.step, Step::Hello | Step::Proof(_));
         let oldest = self.pending.iter().find(|(_, p)| stranger(p)).map(|(&key, _)| key);
         oldest.and_then(|key| self.pending.remove(&key)).is_some()
+    }
+
+    /// Counts one who does not know the secret. The first is told at once: whoever waits for it does
+    /// so in vain.
+    fn refuse(&mut self, socket: &Watched) {
+        self.refused += 1;
+        if self.refused > 1 {
+            return;
+        }
+        let from = socket::peer_address(socket.as_fd()).map(|address| address.to_string());
+        tracing::warn!(
+            "a connection from {} was refused: its secret differs; give every rank the same \
+             MSCCLRS_SECRET or unique id",
+            from.unwrap_or_else(|_| "a process that is gone".into())
+        );
     }
 
     fn new_key(&mut self) -> u32 {

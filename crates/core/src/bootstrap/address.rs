@@ -89,13 +89,14 @@ impl Address {
             .map_err(|error| Error::io("cannot start a thread", error))?;
         match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(found)) if !found.is_empty() => Ok(found),
-            Ok(Ok(_)) => Err(bad(&self.to_string(), format!("{name} has no address"))),
-            Ok(Err(error)) => Err(Error::io(format!("cannot look up host {name}"), error)),
-            Err(_) => Err(Error::io(
-                format!("cannot look up host {name}"),
-                std::io::Error::from(std::io::ErrorKind::TimedOut),
-            )),
+            Ok(Ok(_)) => Err(self.unknown("the name has no address".into())),
+            Ok(Err(error)) => Err(self.unknown(error.to_string())),
+            Err(_) => Err(self.unknown("the resolver did not answer in time".into())),
         }
+    }
+
+    fn unknown(&self, why: String) -> Error {
+        Error::UnknownHost { address: self.to_string(), why }
     }
 }
 

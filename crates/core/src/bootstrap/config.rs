@@ -104,11 +104,14 @@ impl Config {
         match secret {
             Some(secret) => Ok(Trust { secret, near_only: false }),
             None => {
-                tracing::warn!(
-                    "there is no secret: every process that reaches {:?} can take part. Set \
-                     MSCCLRS_SECRET to the same text on every rank, or use a unique id",
-                    self.rendezvous
-                );
+                let here = matches!(&self.rendezvous, Rendezvous::Address(a) if a.is_loopback());
+                // Once is enough.
+                if self.rank == 0 && !here {
+                    tracing::warn!(
+                        "there is no secret, so every process of this host and its private networks \
+                         can take part; set MSCCLRS_SECRET to the same text on every rank"
+                    );
+                }
                 Ok(Trust { secret: Secret::new("none"), near_only: true })
             }
         }
@@ -169,7 +172,11 @@ impl Config {
         meeting: &mut Meeting,
     ) -> Result<()> {
         let port = address.port;
-        if let (false, Host::Name(_)) = (meeting.loopback, &address.host) {
+        if let (false, Host::Name(name)) = (meeting.loopback, &address.host) {
+            // Nobody finds this rank by a name that means nothing. Its own means something to others.
+            if *name != super::identity::host_name() {
+                address.resolve(deadline)?;
+            }
             meeting.to = vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
             let mut at = if !meeting.from.is_empty() {
                 meeting.from.clone()

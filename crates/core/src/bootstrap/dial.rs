@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::acceptor::WELCOME;
+use super::acceptor::{REFUSED, WELCOME};
 use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 
@@ -19,6 +19,8 @@ pub(super) enum Failed {
     NobodyThere,
     /// The other side has another secret.
     Secret,
+    /// The other side is no rank.
+    Stranger,
     /// Anything else.
     Io(io::Error),
 }
@@ -32,10 +34,11 @@ impl Failed {
         match self {
             Failed::NobodyThere => "nobody listens there".into(),
             Failed::Secret => "the secret differs".into(),
+            Failed::Stranger => "what listens there is another program".into(),
             Failed::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 "it hung up during the handshake".into()
             }
-            Failed::Io(error) => error.to_string(),
+            Failed::Io(error) => format!("{error}{}", mscclrs_gpu::limit_hint(error)),
         }
     }
 }
@@ -67,8 +70,10 @@ pub(super) fn try_once(
     socket::send_all(fd, &secret.prove(Role::Connecting, &nonces), deadline)?;
     let mut answer = [0];
     socket::recv_exact(fd, &mut answer, deadline)?;
-    if answer != [WELCOME] {
-        return Err(Failed::Secret);
+    match answer {
+        [WELCOME] => {}
+        [REFUSED] => return Err(Failed::Secret),
+        _ => return Err(Failed::Stranger),
     }
     let mut proof = [0; PROOF];
     socket::recv_exact(fd, &mut proof, deadline)?;
@@ -79,12 +84,13 @@ pub(super) fn try_once(
 }
 
 /// Tries all addresses in turn until one answers or the deadline has passed; gives up at once on a
-/// wrong secret.
+/// wrong secret. `failing` is called after each round of tries.
 pub(super) fn until_deadline(
     addresses: &[SocketAddr],
     from: &[SocketAddr],
     secret: &Secret,
     deadline: Instant,
+    mut failing: impl FnMut(&Failed),
 ) -> Result<OwnedFd, Failed> {
     let mut pause = Duration::from_millis(5);
     let mut last = None;
@@ -101,6 +107,9 @@ pub(super) fn until_deadline(
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(last.unwrap_or(Failed::NobodyThere));
+        }
+        if let Some(last) = &last {
+            failing(last);
         }
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(200));

@@ -10,6 +10,7 @@ mod interfaces;
 mod join;
 mod local;
 mod mailbox;
+mod notice;
 mod office;
 mod root;
 mod secret;

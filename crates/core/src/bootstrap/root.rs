@@ -107,6 +107,13 @@ impl Root {
         let _ = self.ended.wait_timeout_while(state, limit, |state| !state.ended);
     }
 
+    /// The ranks that are awaited still, and the number of ranks; nothing once it is decided.
+    pub(super) fn missing(&self) -> Option<(Vec<u32>, u32)> {
+        let state = self.lock();
+        let world_size = state.world_size.filter(|_| state.failure.is_none() && !state.ended)?;
+        Some((state.missing(world_size), world_size))
+    }
+
     fn join(&self, state: &mut State, accepted: Accepted) {
         let Ok(join) = Join::decode(&accepted.first) else {
             return;
@@ -195,6 +202,12 @@ impl Root {
     }
 }
 
+impl State {
+    fn missing(&self, world_size: u32) -> Vec<u32> {
+        (0..world_size.min(MAX_RANKS)).filter(|rank| !self.joined.contains_key(rank)).collect()
+    }
+}
+
 impl Handler for Root {
     fn ready(&self, key: u32) {
         let mut state = self.lock();
@@ -221,9 +234,7 @@ impl Handler for Root {
         }
         if let (None, Some(world_size)) = (&state.failure, state.world_size) {
             let missing = RendezvousError::MissingRanks {
-                ranks: (0..world_size.min(MAX_RANKS))
-                    .filter(|rank| !state.joined.contains_key(rank))
-                    .collect(),
+                ranks: state.missing(world_size),
                 world_size,
                 waited_ms: state.started.elapsed().as_millis() as u64,
                 refused: self.acceptor.refused(),

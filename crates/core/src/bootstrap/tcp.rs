@@ -12,10 +12,11 @@ use super::dial::{self, Failed};
 use super::interfaces::{self, InterfaceFilter};
 use super::join::{Join, MAIL, MAX_VERDICT, Peer, STREAM, Verdict};
 use super::mailbox::{Key, Missed};
+use super::notice::{Notice, Times};
 use super::office::{First, HEADER, Office};
 use super::root::Root;
 use super::secret::Secret;
-use super::{Bootstrap, identity, socket};
+use super::{Bootstrap, identity, socket, verdict};
 use crate::watcher::{self, Registration, Watched};
 use crate::{Error, Result};
 
@@ -63,7 +64,8 @@ impl TcpBootstrap {
         let trust = config.trust()?;
         let meeting = config.meeting(&filter, &trust, deadline)?;
         let root = config.serve(&meeting, &trust, deadline)?;
-        let outcome = TcpBootstrap::join(&config, &filter, &meeting, trust, started, deadline);
+        let times = Times { started, deadline };
+        let outcome = TcpBootstrap::join(&config, &filter, &meeting, trust, times, root.as_deref());
         if let (Some(root), Err(_)) = (&root, &outcome) {
             // The others are to hear the same before this process may end.
             let left = deadline.saturating_duration_since(Instant::now());
@@ -77,22 +79,29 @@ impl TcpBootstrap {
         filter: &InterfaceFilter,
         meeting: &Meeting,
         trust: Trust,
-        started: Instant,
-        deadline: Instant,
+        times: Times,
+        root: Option<&Root>,
     ) -> Result<TcpBootstrap> {
         let Trust { secret, near_only } = trust;
+        let Times { started, deadline } = times;
+        let mut notice = Notice::new(times);
         let no_rendezvous = |last: String| Error::NoRendezvous {
             rank: config.rank,
             address: meeting.text.clone(),
             waited: started.elapsed(),
             last,
         };
-        let to_root = dial::until_deadline(&meeting.to, &meeting.from, &secret, deadline).map_err(
-            |failed| match failed {
-                Failed::Secret => Error::SecretRefused { address: meeting.text.clone() },
-                failed => no_rendezvous(failed.text()),
-            },
-        )?;
+        let failing = |last: &Failed| {
+            notice.tell(|waited| {
+                let (rank, at, last) = (config.rank, &meeting.text, last.text());
+                format!("rank {rank} {waited} for rank 0 at {at} (last try: {last})")
+            });
+        };
+        let to_root = dial::until_deadline(&meeting.to, &meeting.from, &secret, deadline, failing);
+        let to_root = to_root.map_err(|failed| match failed {
+            Failed::Secret => Error::SecretRefused { address: meeting.text.clone() },
+            failed => no_rendezvous(failed.text()),
+        })?;
         let gone = |error: std::io::Error| {
             no_rendezvous(format!("it was reached, but hung up before all ranks had come: {error}"))
         };
@@ -120,7 +129,14 @@ impl TcpBootstrap {
         socket::send_all(to_root.as_fd(), &message, deadline).map_err(gone)?;
         // The rendezvous answers at the deadline; the answer takes a moment to come.
         let patience = deadline + Duration::from_secs(2);
-        let peers = match read_verdict(&to_root, patience).map_err(gone)? {
+        let missing = || {
+            let Some((missing, world_size)) = root.and_then(Root::missing) else { return };
+            notice.tell(|waited| {
+                let (at, count, ranks) = (&meeting.text, missing.len(), verdict::listed(&missing));
+                format!("rank 0 at {at} {waited} for {count} of {world_size} ranks ({ranks})")
+            });
+        };
+        let peers = match read_verdict(&to_root, patience, missing).map_err(gone)? {
             Verdict::Table(peers) if peers.len() == config.world_size as usize => peers,
             Verdict::Table(_) => return Err(no_rendezvous("it answered nonsense".into())),
             Verdict::Failed(error) => return Err(error.into()),
@@ -352,7 +368,20 @@ fn listen(
     chosen.into_iter().map(one).collect()
 }
 
-fn read_verdict(from: &OwnedFd, deadline: Instant) -> std::io::Result<Verdict> {
+/// `waiting` is called now and then while nothing comes.
+fn read_verdict(
+    from: &OwnedFd,
+    deadline: Instant,
+    mut waiting: impl FnMut(),
+) -> std::io::Result<Verdict> {
+    while Instant::now() < deadline {
+        let slice = deadline.min(Instant::now() + Duration::from_millis(100));
+        match socket::wait_readable(from.as_fd(), slice) {
+            Ok(()) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => waiting(),
+            Err(error) => return Err(error),
+        }
+    }
     let mut length = [0; 4];
     socket::recv_exact(from.as_fd(), &mut length, deadline)?;
     let length = u32::from_le_bytes(length) as usize;

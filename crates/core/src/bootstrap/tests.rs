@@ -222,8 +222,29 @@ fn a_wrong_secret_is_refused_and_counted() {
     let errors = join_all(configs, |outcome| outcome.err().unwrap());
     assert!(matches!(errors[2], Error::SecretRefused { .. }), "{}", errors[2]);
     for error in &errors[..2] {
-        assert!(error.to_string().contains("1 connections did not prove"), "{error}");
+        assert!(
+            error.to_string().contains("1 connection was refused, whose secret differs"),
+            "{error}"
+        );
     }
+}
+
+#[test]
+fn an_unknown_host_is_told_at_once_by_every_rank() {
+    // No resolver is asked for a name whose label is longer than any can be.
+    let mut address = free_address();
+    address.host = Host::Name("x".repeat(64));
+    let configs = (0..2).map(|rank| Config {
+        timeout: Some(Duration::from_secs(60)),
+        ..config(rank, 2, address.clone())
+    });
+    let started = Instant::now();
+    for error in join_all(configs.collect(), |outcome| outcome.err().unwrap()) {
+        assert!(matches!(error, Error::UnknownHost { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&address.to_string()) && text.contains("MASTER_ADDR"), "{text}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -290,14 +311,14 @@ fn damaged_messages_behind_the_secret_do_no_harm() {
     let deadline = Instant::now() + Duration::from_secs(5);
     let at: Vec<SocketAddr> = id.addresses().to_vec();
     for body in [&[0u8][..], &[1; 20], &[join::JOIN, 255, 255, 0], &[9; 60000]] {
-        let fd = dial::until_deadline(&at, &[], &secret, deadline).ok().unwrap();
+        let fd = dial::until_deadline(&at, &[], &secret, deadline, |_| {}).ok().unwrap();
         let mut stream = TcpStream::from(fd);
         let mut message = (body.len() as u32).to_le_bytes().to_vec();
         message.extend_from_slice(body);
         stream.write_all(&message).unwrap();
     }
     for length in [0u32, u32::MAX, 1 << 20] {
-        let fd = dial::until_deadline(&at, &[], &secret, deadline).ok().unwrap();
+        let fd = dial::until_deadline(&at, &[], &secret, deadline, |_| {}).ok().unwrap();
         TcpStream::from(fd).write_all(&length.to_le_bytes()).unwrap();
     }
     configs[0].timeout = Some(Duration::from_secs(3));
@@ -309,7 +330,7 @@ fn a_rank_that_ends_before_all_have_come_is_named() {
     let id = id();
     let secret = id.secret();
     let deadline = Instant::now() + Duration::from_secs(5);
-    let fd = dial::until_deadline(id.addresses(), &[], &secret, deadline).ok().unwrap();
+    let fd = dial::until_deadline(id.addresses(), &[], &secret, deadline, |_| {}).ok().unwrap();
     let body = join::Join {
         build: build(),
         rank: 2,

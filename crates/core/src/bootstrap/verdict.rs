@@ -107,6 +107,13 @@ impl RendezvousError {
 
 impl std::error::Error for RendezvousError {}
 
+/// The first of many ranks.
+pub(super) fn listed(ranks: &[u32]) -> String {
+    let shown: Vec<String> = ranks.iter().take(32).map(u32::to_string).collect();
+    let more = if ranks.len() > 32 { ", ..." } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
 impl fmt::Display for RendezvousError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,17 +125,20 @@ impl fmt::Display for RendezvousError {
                 write!(f, "two processes claim rank {rank}; give each its own")
             }
             RendezvousError::MissingRanks { ranks, world_size, waited_ms, refused } => {
-                let shown: Vec<String> = ranks.iter().take(32).map(u32::to_string).collect();
-                let more = if ranks.len() > 32 { ", ..." } else { "" };
                 write!(
                     f,
-                    "{} of {world_size} ranks did not come within {:.1} s: {}{more}",
+                    "{} of {world_size} ranks did not come within {:.1} s: {}",
                     ranks.len(),
                     *waited_ms as f64 / 1e3,
-                    shown.join(", ")
+                    listed(ranks)
                 )?;
                 if *refused > 0 {
-                    write!(f, " ({refused} connections did not prove the secret)")?;
+                    write!(
+                        f,
+                        "; {refused} {} refused, whose secret differs: give every rank the same \
+                         MSCCLRS_SECRET or unique id",
+                        if *refused == 1 { "connection was" } else { "connections were" }
+                    )?;
                 }
                 Ok(())
             }

@@ -342,6 +342,8 @@ mod tests {
                     let connection = comm.connect(&Default::default(), peer, 1).unwrap();
                     let connection = connection.get().unwrap();
                     let semaphore = comm.build_semaphore(&connection, 1).unwrap().get().unwrap();
+                    // Both have what the other offers.
+                    comm.bootstrap().barrier().unwrap();
                     if comm.rank() == 1 {
                         return;
                     }

@@ -39,7 +39,11 @@ pub(crate) fn agree(
             Writer::new().u8(1).bytes(text.as_bytes()).finish()
         }
     };
-    let messages = bootstrap.all_gather(&message)?;
+    let messages = match bootstrap.all_gather(&message) {
+        Ok(messages) => messages,
+        // What this rank could not do is the cause, where another waited for it in vain.
+        Err(error) => return Err(mine.err().unwrap_or(error)),
+    };
     let mut parts = Vec::with_capacity(messages.len());
     for (rank, message) in messages.iter().enumerate() {
         let mut reader = Reader::new(call, message);
@@ -201,6 +205,17 @@ mod tests {
         assert!(errors.iter().all(|error| *error == errors[0]));
         assert!(errors[0].starts_with("a call: rank 1 failed: rank 1's trouble"), "{}", errors[0]);
         assert!(errors[0].len() < MAX_ERROR + 100);
+    }
+
+    #[test]
+    fn a_rank_names_its_own_trouble_where_another_does_not_come() {
+        let ranks = LocalBootstrap::create(2, Duration::from_millis(50));
+        let mine = Err::<(), _>(Error::Order { what: "this rank's trouble".into() });
+        let error = agree_on(&ranks[0], "a call", mine).unwrap_err().to_string();
+        assert_eq!(error, "this rank's trouble");
+        // Who comes later hears of it.
+        let late = agree_on(&ranks[1], "a call", Ok(())).unwrap_err().to_string();
+        assert_eq!(late, "a call: rank 0 failed: this rank's trouble");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 
-use crate::{Error, Result};
+use crate::{Error, Result, descriptor_limit};
 
 /// The codes that something is done about.
 pub(super) mod code {
@@ -80,7 +80,10 @@ impl Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
-        let hint = hint(failure.call, failure.code);
+        let mut hint = hint(failure.call, failure.code).to_owned();
+        if failure.code == code::OPERATING_SYSTEM {
+            hint = format!("{hint}; {}", descriptor_limit());
+        }
         Error::Call {
             call: failure.call,
             code: failure.code.into(),
@@ -119,9 +122,9 @@ fn hint(call: &str, code: i32) -> &'static str {
             "libnvidia-ptxjitcompiler is not installed: install the whole driver"
         }
         OPERATING_SYSTEM if call == "cuMemExportToShareableHandle" => {
-            "the process may have run out of file descriptors: raise `ulimit -n`"
+            "the process may have run out of file descriptors"
         }
-        OPERATING_SYSTEM => "the operating system refused: see `ulimit -n` and `ulimit -l`",
+        OPERATING_SYSTEM => "the operating system refused: see `ulimit -l` and `ulimit -n`",
         ILLEGAL_ADDRESS | LAUNCH_FAILED => {
             "a kernel failed and its context cannot be used any more: end the process"
         }
