@@ -7,6 +7,7 @@ mod bundle;
 #[cfg(test)]
 mod docs;
 mod environment;
+mod launchers;
 mod page;
 mod performance;
 mod ptx;

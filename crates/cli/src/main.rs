@@ -5,6 +5,7 @@ mod completion;
 mod harness;
 mod info;
 mod kernel;
+mod launch;
 mod limits;
 mod manual;
 mod nccl;
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
         Command::Completion(options) => completion::run(options),
         Command::Info(options) => info::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),
+        Command::Launch(launch) => launch::run(launch),
+        Command::LaunchGuard => Ok(launch::run_guard()),
         Command::Man(options) => manual::run(options),
     };
     end.unwrap_or_else(|error| {

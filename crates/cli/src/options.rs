@@ -10,6 +10,7 @@ use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
 use crate::completion::CompletionOptions;
 use crate::info::InfoOptions;
+use crate::launch::{GUARD, LaunchOptions};
 use crate::manual::ManOptions;
 
 /// GPUs that talk to each other.
@@ -32,6 +33,11 @@ pub(crate) enum Command {
     /// Kernels of one's own.
     #[command(subcommand)]
     Kernel(Kernel),
+    /// Start ranks of any program, on this host or on several, and answer for them.
+    Launch(LaunchOptions),
+    /// Ends ranks whose launcher was killed.
+    #[command(name = GUARD, hide = true)]
+    LaunchGuard,
     /// Print a manual page, or write all of them.
     Man(ManOptions),
 }
@@ -243,7 +249,7 @@ pub(crate) enum Fault {
 pub(crate) const PAIR: u32 = 2;
 
 /// Reads a whole number in a range; the error says which.
-fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
+pub(crate) fn number(text: &str, what: &str, from: u64, to: u64) -> Result<u64, String> {
     text.trim()
         .parse()
         .ok()

@@ -11,8 +11,8 @@ fn mscclrs(arguments: &str) -> Command {
 
 /// Command line, and what the sentence holds.
 const WRONG: &[(&str, &[&str])] = &[
-    ("", &["needs a command", "bench, completion, info, kernel, man"]),
-    ("dance", &["no command 'dance';", "allowed are bench, completion, info, kernel, man"]),
+    ("", &["needs a command", "bench, completion, info, kernel, launch, man"]),
+    ("dance", &["no command 'dance';", "allowed are bench, completion, info, kernel, launch, man"]),
     ("bnech", &["no command 'bnech' (did you mean 'bench'?); allowed"]),
     ("hepl", &["no command 'hepl' (did you mean 'help'?)"]),
     ("allreduce", &["no command 'allreduce' (did you mean 'mscclrs bench allreduce'?)"]),

@@ -64,6 +64,7 @@ table! {
     SLURM_JOB_ID: JOB, "Slurm: names the job.";
     SLURM_JOB_NODELIST: TEXT, "Slurm: the hosts of the job; ranks meet at the first.";
     SLURM_LOCALID: NUMBER, "Slurm: this rank's number on its host.";
+    SLURM_NODEID: NUMBER, "Slurm: this host's number within the step.";
     SLURM_PROCID: NUMBER, "Slurm: this rank.";
     SLURM_STEP_ID: JOB, "Slurm: names the step of the job.";
     SLURM_STEP_NODELIST: TEXT, "Slurm: the hosts of the step; ranks meet at the first.";

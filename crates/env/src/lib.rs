@@ -13,7 +13,7 @@ mod table;
 mod variable;
 
 pub use error::{Error, Result};
-pub use source::{Source, names};
+pub use source::{Source, inherited, names};
 pub use table::*;
 pub use variable::{Kind, Variable};
 

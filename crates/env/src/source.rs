@@ -1,5 +1,7 @@
 //! Where values come from.
 
+use std::ffi::OsString;
+
 /// Where values come from: the environment of this process, or what a test says.
 #[derive(Clone, Copy)]
 pub struct Source<'a>(&'a dyn Fn(&str) -> Option<String>);
@@ -21,6 +23,11 @@ impl<'a> Source<'a> {
 
 fn from_process(name: &str) -> Option<String> {
     Some(std::env::var_os(name)?.to_string_lossy().into_owned())
+}
+
+/// The value of any variable of this process, to be given to another one: nothing is read here.
+pub fn inherited(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 /// The names in this process's environment that begin so and have a value that is not empty, sorted.

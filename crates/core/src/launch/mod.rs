@@ -3,11 +3,16 @@
 //! Launchers are looked for in a fixed order and the first that left a trace decides; a trace that
 //! is not whole is an error, never a guess. An empty value is as good as none.
 
+mod job;
+mod slurm;
+
 use std::fmt;
 
-use crate::bootstrap::{Address, Config, Secret};
+use crate::bootstrap::{Address, Config};
 use crate::env::{self, Source, Variable, foreign};
 use crate::{Error, Result};
+
+pub(crate) use job::job_secret;
 
 /// Who started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,19 +94,6 @@ static LAUNCHERS: [Names; 5] = [
     },
 ];
 
-/// What names a job of each launcher: the same for all of its ranks.
-static JOB_IDS: [&Variable; 9] = [
-    &foreign::SLURM_JOB_ID,
-    &foreign::TORCHELASTIC_RUN_ID,
-    &foreign::PMIX_NAMESPACE,
-    &foreign::OMPI_MCA_ess_base_jobid,
-    &foreign::PMI_JOBID,
-    &foreign::PMI_ID_NAMESPACE,
-    &foreign::PBS_JOBID,
-    &foreign::LSB_JOBID,
-    &foreign::JOB_COMPLETION_UID,
-];
-
 impl LaunchEnvironment {
     /// What the launcher of this process says; none if there was none.
     pub fn detect() -> Result<Option<LaunchEnvironment>> {
@@ -128,6 +120,7 @@ impl LaunchEnvironment {
                 // A batch script has the first without being a task of a step; and a step of one
                 // task is a shell as often as not.
                 Launcher::Slurm => rank && world_size.is_some_and(|n| n != "1"),
+                Launcher::Mpich => (rank || world_size.is_some()) && !is_slurms_pmi(source),
                 _ => rank || world_size.is_some(),
             }
         };
@@ -144,7 +137,10 @@ impl LaunchEnvironment {
             local_world_size = local_world_size.or(number(source, name, 1..=size, &allowed)?);
         }
         if names.launcher == Launcher::Slurm {
-            local_world_size = slurm_local_world_size(source);
+            let node = number(source, &foreign::SLURM_NODEID, 0..=u32::MAX, "a whole number")?;
+            local_world_size = foreign::SLURM_STEP_TASKS_PER_NODE
+                .value(source)
+                .and_then(|list| slurm::tasks_of_node(&list, node.unwrap_or(0)));
         }
         let mut local_rank = None;
         for name in names.local_rank {
@@ -171,14 +167,14 @@ impl LaunchEnvironment {
         if let Some(address) = master_address(source)? {
             return Ok(Some(address));
         }
-        let Some(port) = job_port(source) else { return Ok(None) };
+        let Some(port) = job::job_port(source) else { return Ok(None) };
         if self.local_world_size == Some(self.world_size) {
             return Address::from_parts("127.0.0.1", port).map(Some);
         }
         let nodes = [&foreign::SLURM_STEP_NODELIST, &foreign::SLURM_JOB_NODELIST];
         match (self.launcher, nodes.into_iter().find_map(|nodes| nodes.value(source))) {
             (Launcher::Slurm, Some(list)) => {
-                first_host(&list).map(|host| Address::from_parts(&host, port)).transpose()
+                slurm::first_host(&list).map(|host| Address::from_parts(&host, port)).transpose()
             }
             _ => Ok(None),
         }
@@ -258,54 +254,13 @@ fn missing(variable: &Variable, because: &Variable, allowed: &str) -> Error {
     }
 }
 
-/// The launcher's name of the job, with the variable that has it.
-fn job_id(source: Source<'_>) -> Option<String> {
-    // "none" is what torchrun calls every job that was given no name.
-    let named = |variable: &&Variable| variable.find(source).filter(|(_, id)| id != "none");
-    let (name, id) = JOB_IDS.iter().find_map(named)?;
-    let step = foreign::SLURM_STEP_ID.value(source).unwrap_or_default();
-    Some(format!("{name}={id} {step}"))
-}
-
-/// A secret made from the job id: keeps other jobs out, not one who can guess the id.
-pub(crate) fn job_secret(source: Source<'_>) -> Option<Secret> {
-    job_id(source).map(|id| Secret::new(format!("job {id}")))
-}
-
-/// A port below those that systems hand out, other for other jobs.
-fn job_port(source: Source<'_>) -> Option<u16> {
-    let id = job_id(source)?;
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    Some(15_000 + ((hash >> 32) % 15_000) as u16)
-}
-
-/// "4" or "2(x3)" or "4,3": equal on all hosts, or else not told.
-fn slurm_local_world_size(source: Source<'_>) -> Option<u32> {
-    let text = foreign::SLURM_STEP_TASKS_PER_NODE.value(source)?;
-    let first = text.split('(').next()?;
-    first.trim().parse().ok().filter(|&n| n > 0)
-}
-
-/// The first host of a list as Slurm writes it: `a,b`, `node[01-04,7]`, `rack[1-2]n[3-4]`.
-fn first_host(list: &str) -> Option<String> {
-    let mut host = String::new();
-    let mut rest = list;
-    loop {
-        let Some(at) = rest.find(['[', ',']) else {
-            host.push_str(rest);
-            break;
-        };
-        host.push_str(&rest[..at]);
-        if rest[at..].starts_with(',') {
-            break;
-        }
-        let (inside, after) = rest[at + 1..].split_once(']')?;
-        host.push_str(inside.split([',', '-']).next()?);
-        rest = after;
-    }
-    (!host.is_empty()).then_some(host)
+/// Whether Slurm's variables speak of the same ranks as PMI's, which srun sets too.
+fn is_slurms_pmi(source: Source<'_>) -> bool {
+    let same = |pmi: &Variable, slurm: &Variable| {
+        pmi.value(source).is_some_and(|value| slurm.value(source) == Some(value))
+    };
+    same(&foreign::PMI_RANK, &foreign::SLURM_PROCID)
+        && same(&foreign::PMI_SIZE, &foreign::SLURM_STEP_NUM_TASKS)
 }
 
 #[cfg(test)]
@@ -378,6 +333,40 @@ mod tests {
     }
 
     #[test]
+    fn each_host_of_an_uneven_step_of_slurm_knows_its_own_number_of_ranks() {
+        let step = |node, local| {
+            let found = read(&[
+                ("SLURM_PROCID", "6"),
+                ("SLURM_STEP_NUM_TASKS", "7"),
+                ("SLURM_LOCALID", local),
+                ("SLURM_NODEID", node),
+                ("SLURM_STEP_TASKS_PER_NODE", "3(x2),1"),
+            ]);
+            found.map(|found| found.unwrap().local_world_size)
+        };
+        assert_eq!(step("1", "2").unwrap(), Some(3));
+        assert_eq!(step("2", "0").unwrap(), Some(1));
+        assert!(step("2", "2").is_err());
+    }
+
+    #[test]
+    fn ranks_that_srun_starts_with_pmi_are_slurms() {
+        let srun = [
+            ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_LOCALID", "1"),
+            ("PMI_RANK", "3"),
+            ("PMI_SIZE", "4"),
+        ];
+        let found = read(&srun).unwrap().unwrap();
+        assert_eq!((found.launcher, found.local_rank), (Launcher::Slurm, Some(1)));
+        // Hydra inside an allocation starts its own processes by srun, one a host.
+        let hydra = [&[("PMI_RANK", "5"), ("PMI_SIZE", "8"), ("MPI_LOCALRANKID", "1")], &srun[..3]];
+        let found = read(&hydra.concat()).unwrap().unwrap();
+        assert_eq!((found.launcher, found.rank), (Launcher::Mpich, 5));
+    }
+
+    #[test]
     fn without_a_launcher_there_is_none() {
         assert_eq!(read(&[]).unwrap(), None);
         assert_eq!(read(&[("RANK", ""), ("WORLD_SIZE", "")]).unwrap(), None);
@@ -417,29 +406,5 @@ mod tests {
             let error = read(&pairs).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{pairs:?}: {error}");
         }
-    }
-
-    #[test]
-    fn the_first_host_of_a_list_is_found() {
-        for (list, first) in [
-            ("a", "a"),
-            ("a,b", "a"),
-            ("node[01-04,7],x", "node01"),
-            ("node[7,9]", "node7"),
-            ("rack[1-2]n[3-4]x", "rack1n3x"),
-        ] {
-            assert_eq!(first_host(list).as_deref(), Some(first), "{list}");
-        }
-        assert_eq!(first_host("node[1"), None);
-        assert_eq!(first_host(""), None);
-    }
-
-    #[test]
-    fn a_job_gives_a_secret_unless_it_has_no_name() {
-        let named = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "job7".to_owned());
-        let unnamed = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "none".to_owned());
-        let (named, unnamed) = (Source::new(&named), Source::new(&unnamed));
-        assert_eq!(job_secret(named), job_secret(named));
-        assert!(job_secret(named).is_some() && job_secret(unnamed).is_none());
     }
 }
