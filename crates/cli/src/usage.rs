@@ -60,11 +60,13 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             format!("{path} needs a command; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingRequiredArgument => {
-            let missing = text(ContextKind::InvalidArg);
-            match values(command, &missing) {
-                values if values.is_empty() => format!("{path} needs {missing}"),
-                values => format!("{path} needs {missing}; {}", allowed(&values)),
-            }
+            let missing = list(ContextKind::InvalidArg);
+            let words = match &missing[..] {
+                [one] => values(command, one),
+                _ => Vec::new(),
+            };
+            let needs = format!("{path} needs {}", missing.join(", "));
+            if words.is_empty() { needs } else { format!("{needs}; {}", allowed(&words)) }
         }
         ErrorKind::ArgumentConflict => {
             let other = spelling(command, &text(ContextKind::PriorArg));
@@ -141,7 +143,11 @@ fn meant_option(command: &Command, given: &str) -> String {
 
 /// What an argument that clap names `<SHELL>` takes, where there are a few words only.
 fn values(command: &Command, argument: &str) -> Vec<String> {
-    let known = command.get_arguments().find(|known| known.to_string() == argument);
+    let name = argument.trim_start_matches('<').split('>').next().unwrap_or_default();
+    let is_it = |known: &&clap::Arg| {
+        known.get_value_names().is_some_and(|names| names.iter().any(|known| known == name))
+    };
+    let known = command.get_positionals().find(is_it);
     let values = known.map(clap::Arg::get_possible_values).unwrap_or_default();
     values.iter().map(|value| value.get_name().to_owned()).collect()
 }
@@ -167,4 +173,43 @@ fn options(command: &Command) -> Vec<String> {
 fn allowed(words: &[String]) -> String {
     let are = if words.len() == 1 { "is" } else { "are" };
     format!("allowed {are} {}", words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, ValueEnum};
+
+    use super::*;
+
+    #[derive(Clone, Debug, ValueEnum)]
+    enum Colour {
+        Blue,
+        Red,
+    }
+
+    #[derive(Debug, Parser)]
+    #[command(name = "paint")]
+    struct Paint {
+        #[arg(value_enum, value_name = "COLOUR")]
+        _colour: Colour,
+        #[arg(required = true, num_args = 1.., value_name = "WALL")]
+        _walls: Vec<String>,
+    }
+
+    fn said(arguments: &[&str]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let program = std::iter::once("paint".to_owned());
+        let error = Paint::try_parse_from(program.chain(arguments.clone())).expect_err("wrong");
+        sentence::<Paint>(&error, &arguments)
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_its_words_where_there_are_a_few() {
+        assert_eq!(said(&["blue"]), "paint needs <WALL>...");
+        assert_eq!(said(&[]), "paint needs <COLOUR>, <WALL>...");
+        assert_eq!(
+            said(&["blu", "wall"]),
+            "<COLOUR>: 'blu' is not allowed (did you mean 'blue'?); allowed are blue, red"
+        );
+    }
 }
