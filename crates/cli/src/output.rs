@@ -14,8 +14,8 @@ pub(crate) use say;
 
 /// See [`say`].
 pub(crate) fn line(text: std::fmt::Arguments<'_>) {
-    // Who closed it does not want to know.
-    let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("{text}\n"));
+    // In one piece: other ranks write to the same place. Who closed it does not want to know.
+    let _ = io::Write::write_all(&mut io::stderr(), format!("{text}\n").as_bytes());
 }
 
 /// Whoever read the results has gone.
