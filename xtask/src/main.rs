@@ -1,15 +1,19 @@
 //! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`,
-//! `cargo xtask performance`.
+//! `cargo xtask environment`, `cargo xtask performance`.
 //!
 //! It depends on no crate that embeds device files, so that it builds when these are missing.
 
 mod bundle;
 #[cfg(test)]
 mod docs;
+mod environment;
 mod launchers;
+mod page;
 mod performance;
 mod ptx;
 mod shell;
+#[cfg(test)]
+mod sources;
 mod steps;
 mod test;
 
@@ -26,6 +30,12 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write the tables of docs/src/environment.md from the registry in crates/env
+    Environment {
+        /// Change nothing: fail if the page is not what the registry makes
+        #[arg(long)]
+        check: bool,
+    },
     /// For machines with GPUs
     Gpu {
         #[command(subcommand)]
@@ -65,6 +75,8 @@ enum GpuCommand {
 
 fn main() -> ExitCode {
     let result = match Options::parse().command {
+        Command::Environment { check: true } => environment::check(),
+        Command::Environment { check: false } => environment::write(),
         Command::Gpu { command: GpuCommand::Bundle } => bundle::bundle(),
         Command::Performance { check: true } => performance::check(),
         Command::Performance { check: false } => performance::write(),

@@ -9,46 +9,24 @@ mod table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use crate::page::Page;
 use crate::shell::root;
 use measured::Measured;
 
-const BEGIN: &str = "<!-- made by `cargo xtask performance`: begin -->";
-const END: &str = "<!-- made by `cargo xtask performance`: end -->";
+const PAGE: Page = Page { command: "performance", path: "docs/src/performance.md" };
 /// What stands there while nothing has been measured.
 const NONE: &str = "There are no figures yet.\n";
 
 /// Writes the tables into the page.
 pub(crate) fn write() -> Result<()> {
-    let path = page();
-    let old = read(&path)?;
-    let new = replaced(&old, &tables(&folder())?)?;
-    if new != old {
-        fs::write(&path, new).with_context(|| path.display().to_string())?;
-        println!("{}: written", path.display());
-    }
-    Ok(())
+    PAGE.write(&tables(&folder())?)
 }
 
 /// Fails if the page is not what the files make.
 pub(crate) fn check() -> Result<()> {
-    let path = page();
-    let is = read(&path)?;
-    let should = replaced(&is, &tables(&folder())?)?;
-    if let Some(difference) = first_difference(&is, &should) {
-        bail!(
-            "{}: {difference}; change the files in {}, run `cargo xtask performance` and commit both",
-            path.display(),
-            folder().display()
-        );
-    }
-    println!("the page of figures is what the measured files make");
-    Ok(())
-}
-
-fn page() -> PathBuf {
-    root().join("docs/src/performance.md")
+    PAGE.check(&tables(&folder())?, "the files in docs/performance")
 }
 
 fn folder() -> PathBuf {
@@ -79,37 +57,6 @@ fn tables(folder: &Path) -> Result<String> {
     Ok(if sections.is_empty() { NONE.to_owned() } else { sections.join("\n") })
 }
 
-/// The page with other text between its marks.
-fn replaced(page: &str, text: &str) -> Result<String> {
-    let inside = page.split_once(BEGIN).and_then(|(head, rest)| {
-        let (_, tail) = rest.split_once(END)?;
-        Some((head, tail))
-    });
-    let Some((head, tail)) = inside else {
-        bail!("the page lacks the lines `{BEGIN}` and `{END}`");
-    };
-    Ok(format!("{head}{BEGIN}\n\n{text}\n{END}{tail}"))
-}
-
-fn first_difference(is: &str, should: &str) -> Option<String> {
-    if is == should {
-        return None;
-    }
-    let (mut old, mut new) = (is.lines(), should.lines());
-    for number in 1.. {
-        match (old.next(), new.next()) {
-            (None, None) => break,
-            (old, new) if old == new => {}
-            (old, new) => {
-                let quoted =
-                    |line: Option<&str>| line.map_or("nothing".into(), |l| format!("`{l}`"));
-                return Some(format!("line {number} is {}, not {}", quoted(old), quoted(new)));
-            }
-        }
-    }
-    Some("its line ends differ".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,16 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn changed_figure_is_found_with_its_line() {
+    fn figures_of_a_file_stand_in_its_table() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-        let page = format!("# Title\n\n{BEGIN}\nold\n{END}\nmore\n");
-        let page = replaced(&page, &tables(&fixtures).unwrap()).unwrap();
-        assert_eq!(first_difference(&page, &page), None);
-        let wrong = page.replacen("2.19", "2.18", 1);
-        assert_ne!(wrong, page);
-        let difference = first_difference(&wrong, &page).unwrap();
-        assert!(difference.starts_with("line ") && difference.contains("2.18"), "{difference}");
-        assert!(replaced("no marks", "x").is_err());
+        assert!(tables(&fixtures).unwrap().contains("2.19"));
     }
 
     #[test]

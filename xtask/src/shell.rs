@@ -1,23 +1,23 @@
 //! Paths of the workspace, and commands that show themselves.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use mscclrs_env::foreign;
 
 /// The workspace's folder.
 pub(crate) fn root() -> PathBuf {
     // cargo sets it when it runs this program; a program that is run by itself has its own.
     let own =
-        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
+        foreign::CARGO_MANIFEST_DIR.path().unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    own.parent().map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 /// Where cargo puts what it builds.
 pub(crate) fn target() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR").filter(|path| !path.is_empty()) {
+    match foreign::CARGO_TARGET_DIR.path() {
         Some(path) => root().join(path),
         None => root().join("target"),
     }
@@ -25,8 +25,7 @@ pub(crate) fn target() -> PathBuf {
 
 /// cargo in the workspace's folder.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    let mut command =
-        Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    let mut command = Command::new(foreign::CARGO.path().unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     command
 }

@@ -1,17 +1,22 @@
 //! The mscclrs command.
 
 mod bench;
+mod completion;
 mod harness;
+mod info;
 mod kernel;
 mod launch;
 mod limits;
+mod manual;
 mod nccl;
 mod options;
 mod output;
 mod ranks;
 mod rival;
+mod similar;
 mod stats;
 mod usage;
+mod words;
 mod yardstick;
 
 use std::process::ExitCode;
@@ -43,9 +48,12 @@ fn main() -> ExitCode {
             unsafe { nccl::prepare_environment() };
             bench::run(bench)
         }
+        Command::Completion(options) => completion::run(options),
+        Command::Info(options) => info::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),
         Command::Launch(launch) => launch::run(launch),
         Command::LaunchGuard => Ok(launch::run_guard()),
+        Command::Man(options) => manual::run(options),
     };
     end.unwrap_or_else(|error| {
         if !error.is::<output::Closed>() {

@@ -8,7 +8,10 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::completion::CompletionOptions;
+use crate::info::InfoOptions;
 use crate::launch::{GUARD, LaunchOptions};
+use crate::manual::ManOptions;
 
 /// GPUs that talk to each other.
 #[derive(Debug, Parser)]
@@ -23,6 +26,10 @@ pub(crate) enum Command {
     /// Measure, and check every result.
     #[command(subcommand)]
     Bench(Bench),
+    /// Print what a shell needs to complete this command's words.
+    Completion(CompletionOptions),
+    /// Tell what this machine offers, what the environment says, and what is wrong.
+    Info(InfoOptions),
     /// Kernels of one's own.
     #[command(subcommand)]
     Kernel(Kernel),
@@ -31,6 +38,8 @@ pub(crate) enum Command {
     /// Ends ranks whose launcher was killed.
     #[command(name = GUARD, hide = true)]
     LaunchGuard,
+    /// Print a manual page, or write all of them.
+    Man(ManOptions),
 }
 
 #[derive(Debug, Subcommand)]

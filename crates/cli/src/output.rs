@@ -4,6 +4,7 @@
 //! as the signal SIGPIPE would, without a word; what is said on standard error beside them is lost.
 
 use std::io;
+use std::process::ExitCode;
 
 /// Prints a line on standard error.
 macro_rules! say {
@@ -13,8 +14,8 @@ pub(crate) use say;
 
 /// See [`say`].
 pub(crate) fn line(text: std::fmt::Arguments<'_>) {
-    // Who closed it does not want to know.
-    let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("{text}\n"));
+    // In one piece: other ranks write to the same place. Who closed it does not want to know.
+    let _ = io::Write::write_all(&mut io::stderr(), format!("{text}\n").as_bytes());
 }
 
 /// Whoever read the results has gone.
@@ -47,6 +48,13 @@ pub(crate) fn written(outcome: io::Result<()>, what: &str) -> anyhow::Result<()>
         io::ErrorKind::BrokenPipe => Closed.into(),
         _ => anyhow::Error::new(error).context(format!("{what} cannot be written")),
     })
+}
+
+/// Writes a result that is printed as a whole.
+pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    let outcome = io::Write::write_all(&mut out, bytes).and_then(|()| io::Write::flush(&mut out));
+    written(outcome, "standard output").map(|()| ExitCode::SUCCESS)
 }
 
 /// Shows the warnings of the crates below, one line each: set-up that waits for somebody, a rank that

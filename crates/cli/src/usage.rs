@@ -3,6 +3,9 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 
+use crate::similar::{did_you_mean, remark, similar};
+use crate::words::{self, children};
+
 /// A mistake of the user's; one sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -35,11 +38,12 @@ pub(crate) use usage;
 
 /// clap's error as one sentence. `arguments` are the command line's, without the program.
 pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[String]) -> String {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        Some(ContextValue::Strings(texts)) => texts.join(", "),
-        _ => String::new(),
+    let list = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
     };
+    let text = |kind| list(kind).join(", ");
     let root = C::command();
     let (command, path) = addressed(&root, arguments);
     let argument = spelling(command, &text(ContextKind::InvalidArg));
@@ -52,12 +56,15 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
         ErrorKind::InvalidValue => {
             let what = match value.as_str() {
                 "" => format!("{argument} needs a value"),
-                value => format!("{argument}: '{value}' is not allowed"),
+                value => {
+                    let allowed = list(ContextKind::ValidValue);
+                    let meant = did_you_mean(value, allowed.iter().map(String::as_str));
+                    format!("{argument}: '{value}' is not allowed{meant}")
+                }
             };
             match text(ContextKind::ValidValue).as_str() {
                 "" => format!("{what}; `{path} --help` says which are allowed"),
-                allowed if allowed.contains(',') => format!("{what}; allowed are {allowed}"),
-                allowed => format!("{what}; allowed is {allowed}"),
+                _ => format!("{what}; {}", allowed(&list(ContextKind::ValidValue))),
             }
         }
         ErrorKind::TooManyValues => {
@@ -65,17 +72,24 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
         }
         ErrorKind::UnknownArgument => {
             let what = if argument.starts_with('-') { "has no option" } else { "does not take" };
-            format!("{path} {what} '{argument}'; allowed are {}", options(command))
+            let meant = meant_option(command, &argument);
+            format!("{path} {what} '{argument}'{meant}; {}", allowed(&options(command)))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);
-            format!("{path} has no command '{given}'; allowed are {}", commands(command))
+            no_command(&root, command, &path, &given)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("{path} needs a command; allowed are {}", commands(command))
+            format!("{path} needs a command; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingRequiredArgument => {
-            format!("{path} needs {}", text(ContextKind::InvalidArg))
+            let missing = list(ContextKind::InvalidArg);
+            let words = match &missing[..] {
+                [one] => values(command, one),
+                _ => Vec::new(),
+            };
+            let needs = format!("{path} needs {}", missing.join(", "));
+            if words.is_empty() { needs } else { format!("{needs}; {}", allowed(&words)) }
         }
         ErrorKind::ArgumentConflict => {
             let other = spelling(command, &text(ContextKind::PriorArg));
@@ -94,8 +108,13 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
     }
 }
 
-/// How people spell an argument that clap names `--minbytes <SIZE>`: by its letter, if it has one.
+/// How people spell an argument that clap names `--minbytes <SIZE>` or `[COMMAND]...`: by its letter, if
+/// it has one, and by what it takes if it has no name.
 fn spelling(command: &Command, argument: &str) -> String {
+    if let Some(taken) = argument.strip_prefix(['[', '<']) {
+        let taken = taken.split([']', '>']).next().unwrap_or_default();
+        return format!("<{taken}>");
+    }
     let name = argument.split([' ', '[', '=']).next().unwrap_or_default();
     let known = command
         .get_arguments()
@@ -117,12 +136,50 @@ fn addressed<'a>(root: &'a Command, arguments: &[String]) -> (&'a Command, Strin
     (command, path)
 }
 
-fn commands(command: &Command) -> String {
-    let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
-    visible.map(|command| command.get_name().to_owned()).collect::<Vec<_>>().join(", ")
+/// Says that a command has no such command below it.
+pub(crate) fn no_command(root: &Command, here: &Command, path: &str, given: &str) -> String {
+    let meant = meant_command(root, here, given);
+    format!("{path} has no command '{given}'{meant}; {}", allowed(&commands(here)))
 }
 
-fn options(command: &Command) -> String {
+/// A command that was mistyped, or one that stands elsewhere, with its way there.
+fn meant_command(root: &Command, here: &Command, given: &str) -> String {
+    let near = similar(given, children(here).map(Command::get_name).chain(["help"]));
+    if !near.is_empty() {
+        return remark(&near);
+    }
+    let mut elsewhere = Vec::new();
+    words::visible(root, &mut |path, _| elsewhere.push(path.to_owned()));
+    let same = |path: &&String| path.rsplit(' ').next() == Some(given);
+    remark(&elsewhere.iter().filter(same).map(String::as_str).collect::<Vec<_>>())
+}
+
+/// An option that was mistyped.
+fn meant_option(command: &Command, given: &str) -> String {
+    let Some(name) = given.strip_prefix("--") else { return String::new() };
+    let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let version = command.get_version().map(|_| "version");
+    let long = visible.filter_map(clap::Arg::get_long).chain(["help"]).chain(version);
+    let spelled: Vec<String> = similar(name, long).iter().map(|name| format!("--{name}")).collect();
+    remark(&spelled.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What an argument that clap names `<SHELL>` takes, where there are a few words only.
+fn values(command: &Command, argument: &str) -> Vec<String> {
+    let name = argument.trim_start_matches('<').split('>').next().unwrap_or_default();
+    let is_it = |known: &&clap::Arg| {
+        known.get_value_names().is_some_and(|names| names.iter().any(|known| known == name))
+    };
+    let known = command.get_positionals().find(is_it);
+    let values = known.map(clap::Arg::get_possible_values).unwrap_or_default();
+    values.iter().map(|value| value.get_name().to_owned()).collect()
+}
+
+fn commands(command: &Command) -> Vec<String> {
+    children(command).map(|command| command.get_name().to_owned()).collect()
+}
+
+fn options(command: &Command) -> Vec<String> {
     let mut names = Vec::new();
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
         match (argument.get_short(), argument.get_long()) {
@@ -132,5 +189,50 @@ fn options(command: &Command) -> String {
         }
     }
     names.push("--help".into());
-    names.join(", ")
+    names.extend(command.get_version().map(|_| "--version".into()));
+    names
+}
+
+fn allowed(words: &[String]) -> String {
+    let are = if words.len() == 1 { "is" } else { "are" };
+    format!("allowed {are} {}", words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, ValueEnum};
+
+    use super::*;
+
+    #[derive(Clone, Debug, ValueEnum)]
+    enum Colour {
+        Blue,
+        Red,
+    }
+
+    #[derive(Debug, Parser)]
+    #[command(name = "paint")]
+    struct Paint {
+        #[arg(value_enum, value_name = "COLOUR")]
+        _colour: Colour,
+        #[arg(required = true, num_args = 1.., value_name = "WALL")]
+        _walls: Vec<String>,
+    }
+
+    fn said(arguments: &[&str]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let program = std::iter::once("paint".to_owned());
+        let error = Paint::try_parse_from(program.chain(arguments.clone())).expect_err("wrong");
+        sentence::<Paint>(&error, &arguments)
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_its_words_where_there_are_a_few() {
+        assert_eq!(said(&["blue"]), "paint needs <WALL>...");
+        assert_eq!(said(&[]), "paint needs <COLOUR>, <WALL>...");
+        assert_eq!(
+            said(&["blu", "wall"]),
+            "<COLOUR>: 'blu' is not allowed (did you mean 'blue'?); allowed are blue, red"
+        );
+    }
 }

@@ -11,8 +11,19 @@ fn mscclrs(arguments: &str) -> Command {
 
 /// Command line, and what the sentence holds.
 const WRONG: &[(&str, &[&str])] = &[
-    ("", &["needs a command", "bench, kernel"]),
-    ("dance", &["no command 'dance'", "allowed are bench, kernel"]),
+    ("", &["needs a command", "bench, completion, info, kernel, launch, man"]),
+    ("dance", &["no command 'dance';", "allowed are bench, completion, info, kernel, launch, man"]),
+    ("bnech", &["no command 'bnech' (did you mean 'bench'?); allowed"]),
+    ("hepl", &["no command 'hepl' (did you mean 'help'?)"]),
+    ("allreduce", &["no command 'allreduce' (did you mean 'mscclrs bench allreduce'?)"]),
+    ("--verison", &["no option '--verison' (did you mean '--version'?)", "--help, --version"]),
+    ("bench all", &["(did you mean 'allreduce' or 'allgather'?)"]),
+    ("bench allreduce --rnaks=2", &["no option '--rnaks' (did you mean '--ranks'?); allowed"]),
+    ("bench allreduce --device cdua", &["'cdua' is not allowed (did you mean 'cuda'?)"]),
+    ("bench allreduce -d flaot", &["'flaot' is not an element type (did you mean 'float'?)"]),
+    ("bench allreduce -o mni", &["'mni' is not an operation (did you mean 'min'?)"]),
+    ("bench allreduce --algorithm dirct", &["has no 'dirct' (did you mean 'direct'?)"]),
+    ("kernel biuld", &["no command 'biuld' (did you mean 'build'?); allowed is build"]),
     ("bench", &["needs a command", "allreduce, allgather, signal, packet, limits"]),
     ("bench allreduce --device cpu --bare", &["--bare", "2 GPUs"]),
     ("bench limits --ranks 3", &["--ranks: '3'", "between two", "allowed is 2"]),
@@ -66,6 +77,13 @@ const WRONG: &[(&str, &[&str])] = &[
     ("bench allreduce --compare mpi", &["--compare: 'mpi'", "nccl"]),
     ("bench allreduce --device cpu --compare nccl", &["--compare", "--device cuda"]),
     ("bench allreduce --plot out.png", &["--plot: 'out.png'", ".svg"]),
+    ("completion", &["completion needs <SHELL>; allowed are bash, elvish, fish"]),
+    ("completion fsh", &["<SHELL>: 'fsh' is not allowed (did you mean 'fish'?); allowed are bash"]),
+    ("completion tcsh", &["<SHELL>: 'tcsh' is not allowed; allowed are bash"]),
+    ("man bech", &["mscclrs has no command 'bech' (did you mean 'bench'?)"]),
+    ("man bench alreduce", &["mscclrs bench has no command 'alreduce' (did you mean"]),
+    ("man bench --out x", &["<COMMAND> and --out exclude each other"]),
+    ("man --out /proc/nobody", &["--out: '/proc/nobody' cannot be written", "a folder"]),
     ("kernel build", &["kernel build needs <CRATE>"]),
     ("kernel build /nowhere", &["'/nowhere' is not a crate", "/nowhere/Cargo.toml"]),
     ("kernel build ../../examples", &["no kernels", "mscclrs-device", "kernels!"]),
@@ -92,7 +110,9 @@ fn wrong_input_is_answered_by_one_sentence_and_status_2() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for arguments in ["--help", "bench --help", "bench allreduce --help", "bench allgather -h"] {
+    for arguments in
+        ["--help", "bench --help", "bench allreduce --help", "bench allgather -h", "man -h"]
+    {
         let output = mscclrs(arguments).output().expect("ran");
         assert_eq!(output.status.code(), Some(0), "{arguments}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("Usage: mscclrs"), "{arguments}");

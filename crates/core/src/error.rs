@@ -266,3 +266,10 @@ impl Error {
         Error::Io { operation: operation.into(), source: source.into() }
     }
 }
+
+impl From<mscclrs_env::Error> for Error {
+    fn from(error: mscclrs_env::Error) -> Self {
+        let allowed = format!("allowed is {}", error.allowed);
+        Error::Environment { name: error.name.into(), value: error.value, allowed }
+    }
+}

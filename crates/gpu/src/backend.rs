@@ -25,6 +25,8 @@ pub(crate) trait BackendDevice: Send + Sync {
     fn can_reach(&self, uuid: &[u8; 16]) -> bool;
     /// Handle kinds that memory of this kind can be exported as, most preferred first.
     fn handle_kinds(&self, memory: MemoryKind) -> Vec<HandleKind>;
+    /// An error that says why no memory here can be exported as this kind, if so.
+    fn require_handle(&self, kind: HandleKind) -> Result<()>;
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Box<dyn BackendMemory>>;
     /// Finds the allocation that holds a foreign address (a framework's tensor) so that it can be
     /// exported. Does not own it.

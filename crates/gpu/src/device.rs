@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use mscclrs_device::Kernel;
+use mscclrs_env as env;
 
 use crate::backend::{BackendDevice, BackendFunction};
 use crate::{Buffer, Error, Event, Limits, MemoryKind, Result, Stream, cpu, cuda};
@@ -55,23 +56,11 @@ pub fn available_backends() -> Vec<BackendKind> {
 /// The kind to use where nobody named one: that of `MSCCLRS_DEVICE`, and where this is auto, empty or
 /// not set, the best that works here.
 pub fn default_backend() -> Result<BackendKind> {
-    let named = std::env::var_os(DEVICE_VARIABLE).unwrap_or_default();
-    match named_backend(&named.to_string_lossy())? {
-        Some(kind) => Ok(kind),
-        None => Ok(available_backends().first().copied().unwrap_or(BackendKind::Cpu)),
-    }
-}
-
-const DEVICE_VARIABLE: &str = "MSCCLRS_DEVICE";
-
-fn named_backend(text: &str) -> Result<Option<BackendKind>> {
-    match text {
-        "" | "auto" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| Error::Invalid {
-            what: DEVICE_VARIABLE,
-            value: text.into(),
-            allowed: "one of auto, cpu, cuda".into(),
-        }),
+    match env::DEVICE.choice()? {
+        None | Some("auto") => {
+            Ok(available_backends().first().copied().unwrap_or(BackendKind::Cpu))
+        }
+        Some(named) => named.parse(),
     }
 }
 
@@ -142,6 +131,12 @@ impl Device {
     /// The forms in which memory of this kind can be given to another process, best first.
     pub fn handle_kinds(&self, memory: MemoryKind) -> Vec<crate::HandleKind> {
         self.inner.handle_kinds(memory)
+    }
+
+    /// An error that says why no memory of this device can be given to another process in this form.
+    /// May allocate a little memory to try.
+    pub fn require_handle(&self, kind: crate::HandleKind) -> Result<()> {
+        self.inner.require_handle(kind)
     }
 
     /// Allocates zeroed memory. May wait for the device: do not call it while a kernel of ours waits
@@ -239,11 +234,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variable_names_a_kind_or_leaves_it_open() {
-        assert_eq!(named_backend("").unwrap(), None);
-        assert_eq!(named_backend("auto").unwrap(), None);
-        assert_eq!(named_backend("cuda").unwrap(), Some(BackendKind::Cuda));
-        let error = named_backend("tpu").unwrap_err().to_string();
-        assert!(error.contains("MSCCLRS_DEVICE: tpu") && error.contains("auto"), "{error}");
+    fn every_word_of_the_variable_but_auto_is_a_kind() {
+        let env::Kind::Choice(words) = env::DEVICE.kind else { panic!("it is a choice") };
+        for word in words.iter().filter(|word| **word != "auto") {
+            assert_eq!(word.parse::<BackendKind>().unwrap().name(), *word);
+        }
+        assert_eq!(words.len(), 3);
     }
 }

@@ -51,6 +51,9 @@ pub enum Error {
         /// What fits.
         resident: u32,
     },
+    /// An environment variable has a value that is not allowed.
+    #[error(transparent)]
+    Environment(#[from] mscclrs_env::Error),
     /// An argument is outside what is allowed.
     #[error("{what}: {value} is not allowed; {allowed}")]
     Invalid {

@@ -17,6 +17,7 @@ mod graph;
 mod handle;
 mod limits;
 mod stream;
+pub mod topology;
 
 pub use buffer::{Buffer, MemoryKind};
 pub use cpu::CpuConfig;
@@ -29,3 +30,4 @@ pub use graph::{Graph, GraphExec};
 pub use handle::{ExportedHandle, HandleKind, Mapping, SharedDescriptor};
 pub use limits::Limits;
 pub use stream::{Grid, Stream};
+pub use topology::Topology;

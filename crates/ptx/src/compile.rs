@@ -182,7 +182,7 @@ pub(crate) fn compile(
 
 /// A cargo that what surrounds this process does not reach.
 fn cargo() -> Command {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let program = mscclrs_env::foreign::CARGO.path().unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     for name in [
         "CARGO_BUILD_RUSTFLAGS",

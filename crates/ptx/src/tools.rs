@@ -8,13 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use mscclrs_env as env;
+
 use crate::error::At;
 use crate::{Error, Result};
 
 /// The oldest rustc that compiles the device crates.
 const OLDEST: (u32, u32) = (1, 95);
-/// Names another compiler to use.
-const COMPILER_VARIABLE: &str = "MSCCLRS_DEVICE_RUSTC";
 /// ptxas whose cubins old drivers load too, and a zstd that compresses well.
 const PYTHON_PACKAGES: [&str; 2] = ["nvidia-cuda-nvcc-cu12==12.9.86", "zstandard==0.25.0"];
 const DEBIAN_PACKAGES: [&str; 2] = ["rustc-web", "rust-web-src"];
@@ -86,7 +86,7 @@ impl Tools {
     pub fn install(cache: &Path, progress: &dyn Fn(&str)) -> Result<Tools> {
         let mut missing = Vec::new();
         if let Err(why) = find_compiler() {
-            let chosen = std::env::var_os(COMPILER_VARIABLE).is_some_and(|path| !path.is_empty());
+            let chosen = env::DEVICE_RUSTC.path().is_some();
             if !chosen && is_root() && has_program("apt-get") {
                 progress(&format!("installing {}", DEBIAN_PACKAGES.join(" ")));
                 apt_get(&DEBIAN_PACKAGES)?;
@@ -127,14 +127,15 @@ fn find_compiler() -> std::result::Result<Compiler, String> {
     Err(format!(
         "  a Rust compiler for GPUs ({seen}): on Debian `apt-get install {}` as root, elsewhere \
          `rustup toolchain install nightly` and `rustup target add --toolchain nightly \
-         nvptx64-nvidia-cuda`; {COMPILER_VARIABLE} names another one",
-        DEBIAN_PACKAGES.join(" ")
+         nvptx64-nvidia-cuda`; {} names another one",
+        DEBIAN_PACKAGES.join(" "),
+        env::DEVICE_RUSTC.name
     ))
 }
 
 fn compiler_candidates() -> Vec<PathBuf> {
-    if let Some(path) = std::env::var_os(COMPILER_VARIABLE).filter(|path| !path.is_empty()) {
-        return vec![path.into()];
+    if let Some(path) = env::DEVICE_RUSTC.path() {
+        return vec![path];
     }
     let mut candidates = vec![PathBuf::from("/usr/bin/rustc")];
     for arguments in [&["which", "rustc", "--toolchain", "nightly"][..], &["which", "rustc"]] {
@@ -188,9 +189,9 @@ fn find_assembler(cache: &Path) -> Option<Assembler> {
             candidates.push(folder.path().join("site-packages/nvidia/cuda_nvcc/bin/ptxas"));
         }
     }
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        if let Some(home) = std::env::var_os(variable) {
-            candidates.push(Path::new(&home).join("bin/ptxas"));
+    for variable in [&env::foreign::CUDA_HOME, &env::foreign::CUDA_PATH] {
+        if let Some(home) = variable.path() {
+            candidates.push(home.join("bin/ptxas"));
         }
     }
     candidates.extend([PathBuf::from("ptxas"), PathBuf::from("/usr/local/cuda/bin/ptxas")]);
@@ -257,7 +258,7 @@ fn is_root() -> bool {
 }
 
 fn has_program(name: &str) -> bool {
-    let Some(path) = std::env::var_os("PATH") else { return false };
+    let Some(path) = env::foreign::PATH.raw() else { return false };
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 

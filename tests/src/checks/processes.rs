@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use mscclrs_collectives::{AllGather, AllReduce};
 use mscclrs_core::bootstrap::{Config, InterfaceFilter};
 use mscclrs_core::{TcpBootstrap, UniqueId};
+use mscclrs_env::Variable;
 use mscclrs_gpu::{BackendKind, Device};
 
 use super::loss::LIMIT;
@@ -20,16 +21,16 @@ use crate::memory::Memory;
 use crate::world::{self, Rank};
 
 /// Rank, and the ids of the first group and of the one of those who are left.
-const ROLE: &str = "CONFORMANCE_ROLE";
+static ROLE: &Variable = &mscclrs_env::internal::CONFORMANCE_ROLE;
 const RANKS: u32 = 3;
 const VICTIM: u32 = 1;
 /// For a process to open its device and meet the others.
 const START: Duration = Duration::from_secs(40);
 
 pub(crate) fn killed(device: &Device) -> Result<()> {
-    match std::env::var(ROLE) {
-        Ok(role) => be_a_rank(device.kind(), &role),
-        Err(_) => watch(device.kind()),
+    match ROLE.text() {
+        Some(role) => be_a_rank(device.kind(), &role),
+        None => watch(device.kind()),
     }
 }
 
@@ -93,7 +94,7 @@ fn watch(kind: BackendKind) -> Result<()> {
 fn start(kind: BackendKind, rank: u32, role: &str, send: Sender<Said>) -> Result<Child> {
     let mut child = Command::new(std::env::current_exe().context("finding this program")?)
         .args(["--run", "processes::killed", "--device", kind.name()])
-        .env(ROLE, role)
+        .env(ROLE.name, role)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -130,7 +131,7 @@ fn be_a_rank(kind: BackendKind, role: &str) -> Result<()> {
         std::process::exit(3);
     });
     let words: Vec<&str> = role.split(' ').collect();
-    let [rank, first, second] = words[..] else { bail!("{ROLE} is `{role}`") };
+    let [rank, first, second] = words[..] else { bail!("{} is `{role}`", ROLE.name) };
     let (number, first, second) =
         (rank.parse::<u32>()?, first.parse::<UniqueId>()?, second.parse::<UniqueId>()?);
     let device = Device::open(kind, world::ordinal(kind, number)?)?;

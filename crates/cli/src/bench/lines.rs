@@ -16,6 +16,7 @@ use crate::harness::Schedule;
 use crate::options::{CollectiveOptions, DeviceChoice};
 use crate::ranks::Plan;
 use crate::rival::Collective;
+use crate::similar::did_you_mean;
 use crate::usage::usage;
 
 /// What a run on the CPU device may take for all its rows, where the user says nothing else.
@@ -95,8 +96,9 @@ impl CollectiveOptions {
             }
         };
         tuning.map(Some).ok_or_else(|| {
+            let meant = did_you_mean(&algorithm.name, names.iter().copied());
             usage!(
-                "--algorithm: {} has no '{}'; allowed are {}",
+                "--algorithm: {} has no '{}'{meant}; allowed are {}",
                 collective.name(),
                 algorithm.name,
                 names.join(", ")

@@ -2,6 +2,8 @@
 
 use mscclrs_device::{DataType, ReduceOp};
 
+use crate::similar::did_you_mean;
+
 /// Lists of element types, as `-d` takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DataTypes(pub(crate) Vec<DataType>);
@@ -29,8 +31,10 @@ pub(crate) fn parse_types(text: &str) -> Result<DataTypes, String> {
         TYPES.iter().find(|(_, names)| names.contains(&name)).map(|(data_type, _)| *data_type)
     };
     list(text, &DataType::ALL, known).map(DataTypes).map_err(|name| {
+        let words = TYPES.iter().flat_map(|(_, names)| names.iter().copied()).chain(["all"]);
+        let meant = did_you_mean(name.trim(), words);
         format!(
-            "'{name}' is not an element type; allowed are half (float16), bfloat16, float \
+            "'{name}' is not an element type{meant}; allowed are half (float16), bfloat16, float \
              (float32), int32 (int), uint32, a list of them such as half,float, or all"
         )
     })
@@ -40,8 +44,10 @@ pub(crate) fn parse_types(text: &str) -> Result<DataTypes, String> {
 pub(crate) fn parse_ops(text: &str) -> Result<ReduceOps, String> {
     let known = |name: &str| ReduceOp::ALL.into_iter().find(|op| op.name() == name);
     list(text, &ReduceOp::ALL, known).map(ReduceOps).map_err(|name| {
+        let words = ReduceOp::ALL.into_iter().map(ReduceOp::name).chain(["all"]);
+        let meant = did_you_mean(name.trim(), words);
         format!(
-            "'{name}' is not an operation; allowed are sum, min, max, a list of them such as \
+            "'{name}' is not an operation{meant}; allowed are sum, min, max, a list of them such as \
              sum,max, or all"
         )
     })

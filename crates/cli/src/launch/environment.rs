@@ -84,7 +84,7 @@ impl Setting {
     pub(super) fn value(&self) -> anyhow::Result<OsString> {
         match &self.value {
             Some(value) => Ok(value.into()),
-            None => std::env::var_os(&self.name).ok_or_else(|| {
+            None => env::inherited(&self.name).ok_or_else(|| {
                 usage!(
                     "-x: {0} is not set here; allowed are variables that are, and {0}=VALUE",
                     self.name
@@ -98,13 +98,9 @@ impl Setting {
 /// nothing about one host or rank.
 pub(super) fn for_other_hosts() -> Vec<(String, OsString)> {
     let of_one_host = |name: &str| is_ours(name) || is_variable(name, &env::HOSTID);
-    let ours = |name: &str| name.starts_with("MSCCLRS_") || name.starts_with("MSCCLPP_");
-    let mut found: Vec<_> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, value)| ours(name) && !of_one_host(name) && !value.is_empty())
-        .collect();
-    found.sort();
-    found
+    let ours = ["MSCCLPP_", "MSCCLRS_"].into_iter().flat_map(env::names);
+    let ours = ours.filter(|name| !of_one_host(name));
+    ours.filter_map(|name| env::inherited(&name).map(|value| (name, value))).collect()
 }
 
 /// Whether every rank is given this variable.

@@ -3,11 +3,13 @@
 use std::ffi::{CStr, OsStr, c_int};
 use std::sync::OnceLock;
 
+use mscclrs_core::env::{self, Variable};
+
 use super::search::{self, Place};
 use super::sys::{self, EntryPoints};
 use super::{Error, sys::Comm};
 
-const NVLS: &str = "NCCL_NVLS_ENABLE";
+static NVLS: &Variable = &env::foreign::NCCL_NVLS_ENABLE;
 
 /// Keeps NCCL from taking multicast objects, unless the user said otherwise. To be called before
 /// [`Library::open`].
@@ -15,9 +17,9 @@ const NVLS: &str = "NCCL_NVLS_ENABLE";
 /// # Safety
 /// No other thread runs that reads or writes the environment: called at the start of `main`.
 pub(crate) unsafe fn prepare_environment() {
-    if std::env::var_os(NVLS).is_none_or(|value| value.is_empty()) {
+    if NVLS.raw().is_none() {
         // SAFETY: the caller's promise.
-        unsafe { std::env::set_var(NVLS, "0") };
+        unsafe { std::env::set_var(NVLS.name, "0") };
     }
 }
 
@@ -36,9 +38,9 @@ impl Library {
         if let Some(library) = LIBRARY.get() {
             return Ok(library);
         }
-        if std::env::var_os(NVLS).is_none_or(|value| value.is_empty()) {
+        if NVLS.raw().is_none() {
             return Err(Error::Invalid {
-                what: NVLS,
+                what: NVLS.name,
                 value: "no value".into(),
                 allowed: "it has to be set before NCCL is opened: 0 leaves multicast objects alone"
                     .into(),
@@ -49,12 +51,13 @@ impl Library {
         Ok(LIBRARY.get_or_init(|| library))
     }
 
-    fn find() -> Result<Library, Error> {
+    /// As [`open`](Self::open), each time anew, and without what has to be set before NCCL is used.
+    pub(super) fn find() -> Result<Library, Error> {
         let mut looked = Vec::new();
         match search::first_place() {
             Place::Variable(path) => {
                 return Self::load(path.as_os_str()).map_err(|why| {
-                    let path = format!("{} ({})", path.display(), search::VARIABLE);
+                    let path = format!("{} ({})", path.display(), env::NCCL_LIBRARY.name);
                     Error::Unusable { path, why }
                 });
             }

@@ -94,6 +94,13 @@ pub(crate) fn rivals(
     Ok(rivals)
 }
 
+/// Path and version of the library that a comparison would open; an error says why there is none. Opens
+/// it, and makes no communicator.
+pub(crate) fn installed() -> Result<(String, String), Error> {
+    let library = library::Library::find()?;
+    Ok((library.path().into(), library.version()))
+}
+
 impl Rival for NcclRival {
     fn name(&self) -> &str {
         self.mode.name()

@@ -1,13 +1,12 @@
 //! Where NCCL may be.
 
-use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The variable that names the library.
-pub(super) const VARIABLE: &str = "MSCCLRS_NCCL_LIBRARY";
+use mscclrs_core::env;
+
 /// The name by which the loader finds it.
 pub(super) const FILE: &str = "libnccl.so.2";
 
@@ -23,7 +22,6 @@ for root in sys.path:
         break";
 
 /// Who named a path.
-#[derive(Debug, PartialEq)]
 pub(super) enum Place {
     /// The user; nothing else is tried.
     Variable(PathBuf),
@@ -33,14 +31,7 @@ pub(super) enum Place {
 
 /// Where to look first.
 pub(super) fn first_place() -> Place {
-    named(env::var_os(VARIABLE))
-}
-
-fn named(value: Option<std::ffi::OsString>) -> Place {
-    match value {
-        Some(path) if !path.is_empty() => Place::Variable(path.into()),
-        _ => Place::Loader,
-    }
+    env::NCCL_LIBRARY.path().map_or(Place::Loader, Place::Variable)
 }
 
 /// The library of a wheel that Python has installed, if there is one.
@@ -71,13 +62,6 @@ pub(super) fn of_python() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_empty_variable_is_as_good_as_none() {
-        assert_eq!(named(Some("".into())), Place::Loader);
-        assert_eq!(named(None), Place::Loader);
-        assert_eq!(named(Some("/x".into())), Place::Variable("/x".into()));
-    }
 
     #[test]
     fn what_python_names_exists() {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use mscclrs_core::bootstrap::{Config, InterfaceFilter, Rendezvous, TcpBootstrap, UniqueId};
+use mscclrs_core::env::{self, Variable};
 use mscclrs_core::{Error, LaunchEnvironment, RendezvousError};
 
 use super::{Plan, Rank, Verdict, print_failure, set_up_limit, started, status};
 use crate::usage::usage;
 
 /// Where the ranks that this program starts meet: a unique id, for their eyes only.
-const ID: &str = "MSCCLRS_BENCH_RENDEZVOUS";
+static ID: &Variable = &env::internal::BENCH_RENDEZVOUS;
 
 /// Runs `body` as the rank that the launcher says.
 pub(super) fn run(
@@ -33,8 +34,7 @@ pub(super) fn run(
 
 /// Where this rank meets others, if this program started it.
 fn own_rendezvous() -> Option<String> {
-    let id = std::env::var(ID).ok().filter(|id| !id.is_empty());
-    id.filter(|_| started::is_by_parent())
+    ID.text().filter(|_| started::is_by_parent())
 }
 
 fn join(plan: &Plan, launch: &LaunchEnvironment, own: Option<String>) -> Result<Rank> {
@@ -88,7 +88,7 @@ pub(super) fn serve(ranks: u32) -> Result<impl Fn(u32) -> Vec<(&'static str, Str
             ("MSCCLRS_WORLD_SIZE", ranks.to_string()),
             ("MSCCLRS_LOCAL_RANK", rank.to_string()),
             ("MSCCLRS_LOCAL_WORLD_SIZE", ranks.to_string()),
-            (ID, id.clone()),
+            (ID.name, id.clone()),
         ]
     })
 }

@@ -3,19 +3,17 @@
 //! Invariant: the mark that a rank gets names the process that made it, by its number and when it began,
 //! and counts only in a child of that process. What was left in somebody's environment means nothing.
 
+use mscclrs_core::env::internal::BENCH_RANK;
 use rustix::process::{Pid, getpid, getppid};
-
-/// Set for every rank that this program starts.
-const VARIABLE: &str = "MSCCLRS_BENCH_RANK";
 
 /// The variable for the ranks that this process starts.
 pub(super) fn mark() -> (&'static str, String) {
-    (VARIABLE, name(getpid()))
+    (BENCH_RANK.name, name(getpid()))
 }
 
 /// Whether this process's parent marked it.
 pub(super) fn is_by_parent() -> bool {
-    let mark = std::env::var(VARIABLE).unwrap_or_default();
+    let mark = BENCH_RANK.text().unwrap_or_default();
     getppid().is_some_and(|parent| mark == name(parent))
 }
 

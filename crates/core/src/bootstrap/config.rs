@@ -8,7 +8,8 @@ use super::interfaces::{self, InterfaceFilter};
 use super::secret::Secret;
 use super::tcp::Meeting;
 use super::unique_id::UniqueId;
-use crate::{Error, Result, env, launch};
+use crate::env::{self, Source};
+use crate::{Error, Result, launch};
 
 /// What a rank needs to take part in a group over TCP.
 #[derive(Clone, Debug)]
@@ -95,9 +96,9 @@ impl Config {
         let secret = match (&self.rendezvous, &self.secret) {
             (Rendezvous::UniqueId(id), _) => Some(id.secret()),
             (Rendezvous::Address(_), Some(secret)) => Some(secret.clone()),
-            (Rendezvous::Address(_), None) => match secret_text()? {
+            (Rendezvous::Address(_), None) => match env::SECRET.secret()? {
                 Some(text) => Some(Secret::new(text)),
-                None => launch::job_secret(&env::from_process),
+                None => launch::job_secret(Source::PROCESS),
             },
         };
         match secret {
@@ -196,18 +197,6 @@ impl Config {
             meeting.listen = meeting.to[..1].to_vec();
         }
         Ok(())
-    }
-}
-
-/// MSCCLRS_SECRET.
-pub(crate) fn secret_text() -> Result<Option<String>> {
-    match env::SECRET.text() {
-        Some(text) if text.len() < 8 => Err(Error::Environment {
-            name: env::SECRET.name.into(),
-            value: "...".into(),
-            allowed: format!("allowed is {}", env::SECRET.allowed),
-        }),
-        text => Ok(text),
     }
 }
 

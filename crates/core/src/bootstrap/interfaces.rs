@@ -5,14 +5,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
+use crate::env::{self, Source};
 use crate::{Error, Result};
 
 /// One address of one interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) name: String,
+pub struct Interface {
+    /// The interface's name.
+    pub name: String,
     /// With port 0.
-    pub(super) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 /// Which network interfaces may be used.
@@ -40,12 +42,12 @@ pub enum Family {
 impl InterfaceFilter {
     /// What MSCCLRS_SOCKET_IFNAME and MSCCLRS_SOCKET_FAMILY say.
     pub fn from_environment() -> Result<InterfaceFilter> {
-        let mut filter = match crate::env::SOCKET_IFNAME.text() {
-            Some(text) => text.parse()?,
+        let mut filter = match env::SOCKET_IFNAME.find(Source::PROCESS) {
+            Some((name, text)) => InterfaceFilter::parse(name, &text)?,
             None => InterfaceFilter::default(),
         };
-        filter.family = match crate::env::SOCKET_FAMILY.choice(&["AF_INET", "AF_INET6"])? {
-            Some(0) => Some(Family::V4),
+        filter.family = match env::SOCKET_FAMILY.choice()? {
+            Some("AF_INET") => Some(Family::V4),
             Some(_) => Some(Family::V6),
             None => None,
         };
@@ -69,8 +71,8 @@ impl InterfaceFilter {
         named != self.except
     }
 
-    /// The addresses to use, best first; an error if there are none.
-    pub(super) fn choose(&self, all: &[Interface]) -> Result<Vec<SocketAddr>> {
+    /// The addresses to use, best first; an error if none of `all` fits.
+    pub fn choose(&self, all: &[Interface]) -> Result<Vec<SocketAddr>> {
         let fits_family = |interface: &&Interface| match self.family {
             None => true,
             Some(Family::V4) => interface.address.is_ipv4(),
@@ -101,10 +103,17 @@ impl FromStr for InterfaceFilter {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<InterfaceFilter> {
+        InterfaceFilter::parse(env::SOCKET_IFNAME.name, text)
+    }
+}
+
+impl InterfaceFilter {
+    /// Reads what stands under a variable's name.
+    fn parse(name: &str, text: &str) -> Result<InterfaceFilter> {
         let bad = || Error::Environment {
-            name: crate::env::SOCKET_IFNAME.name.into(),
+            name: name.into(),
             value: text.into(),
-            allowed: format!("allowed is {}", crate::env::SOCKET_IFNAME.allowed),
+            allowed: format!("allowed is {}", env::SOCKET_IFNAME.allowed()),
         };
         let (except, list) = match text.strip_prefix('^') {
             Some(rest) => (true, rest),
@@ -161,8 +170,8 @@ fn is_link_local(address: &SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// All addresses of interfaces that are up.
-pub(super) fn list() -> Result<Vec<Interface>> {
+/// All addresses of this host's network interfaces that are up. Does not block.
+pub fn list() -> Result<Vec<Interface>> {
     let mut head = std::ptr::null_mut();
     // SAFETY: getifaddrs stores a list at `head`, or fails and stores nothing.
     if unsafe { libc::getifaddrs(&mut head) } != 0 {

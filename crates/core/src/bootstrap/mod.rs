@@ -29,14 +29,13 @@ use crate::{Error, Result};
 
 pub use address::{Address, Host};
 pub use config::{Config, Rendezvous};
-pub use interfaces::{Family, InterfaceFilter};
+pub use interfaces::{Family, Interface, InterfaceFilter, list as interfaces};
 pub use local::LocalBootstrap;
 pub use secret::Secret;
 pub use tcp::TcpBootstrap;
 pub use unique_id::UniqueId;
 pub use verdict::RendezvousError;
 
-pub(crate) use config::secret_text;
 pub(crate) use identity::random;
 pub(crate) use wire::{Damaged, Reader, Writer};
 

@@ -155,11 +155,8 @@ impl Communicator {
 }
 
 /// MSCCLRS_TIMEOUT, where 0 is no limit.
-pub(crate) fn time_limit() -> Result<Option<Duration>> {
-    match env::TIMEOUT.text() {
-        Some(text) if text.trim() == "0" => Ok(None),
-        _ => env::TIMEOUT.seconds(),
-    }
+fn time_limit() -> Result<Option<Duration>> {
+    Ok(env::TIMEOUT.seconds()?.filter(|limit| !limit.is_zero()))
 }
 
 impl Shared {

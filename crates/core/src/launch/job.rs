@@ -6,19 +6,24 @@
 use std::fs;
 
 use crate::bootstrap::Secret;
-use crate::env::Source;
+use crate::env::{Source, Variable, foreign};
 
 /// What names a job of each launcher that starts ranks itself.
-const LAUNCHERS: [&str; 5] = [
-    "TORCHELASTIC_RUN_ID",
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-    "PMI_JOBID",
-    "PMI_ID_NAMESPACE",
+static LAUNCHERS: [&Variable; 5] = [
+    &foreign::TORCHELASTIC_RUN_ID,
+    &foreign::PMIX_NAMESPACE,
+    &foreign::OMPI_MCA_ess_base_jobid,
+    &foreign::PMI_JOBID,
+    &foreign::PMI_ID_NAMESPACE,
 ];
 
 /// What names a job of each scheduler, in which a launcher may have been started.
-const SCHEDULERS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_COMPLETION_UID"];
+static SCHEDULERS: [&Variable; 4] = [
+    &foreign::SLURM_JOB_ID,
+    &foreign::PBS_JOBID,
+    &foreign::LSB_JOBID,
+    &foreign::JOB_COMPLETION_UID,
+];
 
 /// As the system cuts a process's name.
 const HYDRA: &str = "hydra_pmi_proxy";
@@ -40,8 +45,8 @@ pub(super) fn job_port(source: Source<'_>) -> Option<u16> {
 /// The job's name, with what gave it.
 fn job_id(source: Source<'_>) -> Option<String> {
     // "none" is what torchrun calls every job that was given no name.
-    let named = |names: &[&'static str]| {
-        names.iter().find_map(|&name| Some((name, source(name).filter(|id| id != "none")?)))
+    let named = |variables: &[&Variable]| {
+        variables.iter().find_map(|variable| variable.find(source).filter(|(_, id)| id != "none"))
     };
     if let Some((name, id)) = named(&LAUNCHERS) {
         return Some(format!("{name}={id}"));
@@ -50,14 +55,15 @@ fn job_id(source: Source<'_>) -> Option<String> {
         return Some(proxy);
     }
     let (name, id) = named(&SCHEDULERS)?;
-    let step = source("SLURM_STEP_ID").filter(|_| name == "SLURM_JOB_ID").unwrap_or_default();
+    let step = foreign::SLURM_STEP_ID.value(source);
+    let step = step.filter(|_| name == foreign::SLURM_JOB_ID.name).unwrap_or_default();
     Some(format!("{name}={id} {step}"))
 }
 
 /// Hydra names no job. Where all ranks are on one host they descend from one process of Hydra's, which
 /// names the job as well.
 fn hydra_proxy(source: Source<'_>) -> Option<String> {
-    if source("PMI_SIZE")? != source("MPI_LOCALNRANKS")? {
+    if foreign::PMI_SIZE.value(source)? != foreign::MPI_LOCALNRANKS.value(source)? {
         return None;
     }
     let own = std::process::id();
@@ -98,17 +104,18 @@ mod tests {
     use super::*;
 
     fn id(pairs: &[(&str, &str)]) -> Option<String> {
-        job_id(&|name| {
+        job_id(Source::new(&|name| {
             pairs.iter().find(|(given, _)| *given == name).map(|(_, value)| value.to_string())
-        })
+        }))
     }
 
     #[test]
     fn a_job_gives_a_secret_unless_it_has_no_name() {
         let named = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "job7".to_owned());
         let unnamed = |name: &str| (name == "TORCHELASTIC_RUN_ID").then(|| "none".to_owned());
-        assert_eq!(job_secret(&named), job_secret(&named));
-        assert!(job_secret(&named).is_some() && job_secret(&unnamed).is_none());
+        let (named, unnamed) = (Source::new(&named), Source::new(&unnamed));
+        assert_eq!(job_secret(named), job_secret(named));
+        assert!(job_secret(named).is_some() && job_secret(unnamed).is_none());
     }
 
     #[test]

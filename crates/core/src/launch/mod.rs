@@ -9,7 +9,7 @@ mod slurm;
 use std::fmt;
 
 use crate::bootstrap::{Address, Config};
-use crate::env::{self, Source};
+use crate::env::{self, Source, Variable, foreign};
 use crate::{Error, Result};
 
 pub(crate) use job::job_secret;
@@ -49,47 +49,47 @@ pub struct LaunchEnvironment {
 
 struct Names {
     launcher: Launcher,
-    rank: &'static str,
-    world_size: &'static str,
-    local_rank: &'static [&'static str],
-    local_world_size: &'static [&'static str],
+    rank: &'static Variable,
+    world_size: &'static Variable,
+    local_rank: &'static [&'static Variable],
+    local_world_size: &'static [&'static Variable],
 }
 
 /// In the order in which they are looked for.
-const LAUNCHERS: [Names; 5] = [
+static LAUNCHERS: [Names; 5] = [
     Names {
         launcher: Launcher::Mscclrs,
-        rank: "MSCCLRS_RANK",
-        world_size: "MSCCLRS_WORLD_SIZE",
-        local_rank: &["MSCCLRS_LOCAL_RANK"],
-        local_world_size: &["MSCCLRS_LOCAL_WORLD_SIZE"],
+        rank: &env::RANK,
+        world_size: &env::WORLD_SIZE,
+        local_rank: &[&env::LOCAL_RANK],
+        local_world_size: &[&env::LOCAL_WORLD_SIZE],
     },
     Names {
         launcher: Launcher::Torch,
-        rank: "RANK",
-        world_size: "WORLD_SIZE",
-        local_rank: &["LOCAL_RANK"],
-        local_world_size: &["LOCAL_WORLD_SIZE"],
+        rank: &foreign::RANK,
+        world_size: &foreign::WORLD_SIZE,
+        local_rank: &[&foreign::LOCAL_RANK],
+        local_world_size: &[&foreign::LOCAL_WORLD_SIZE],
     },
     Names {
         launcher: Launcher::OpenMpi,
-        rank: "OMPI_COMM_WORLD_RANK",
-        world_size: "OMPI_COMM_WORLD_SIZE",
-        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
-        local_world_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        rank: &foreign::OMPI_COMM_WORLD_RANK,
+        world_size: &foreign::OMPI_COMM_WORLD_SIZE,
+        local_rank: &[&foreign::OMPI_COMM_WORLD_LOCAL_RANK],
+        local_world_size: &[&foreign::OMPI_COMM_WORLD_LOCAL_SIZE],
     },
     Names {
         launcher: Launcher::Mpich,
-        rank: "PMI_RANK",
-        world_size: "PMI_SIZE",
-        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
-        local_world_size: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+        rank: &foreign::PMI_RANK,
+        world_size: &foreign::PMI_SIZE,
+        local_rank: &[&foreign::MPI_LOCALRANKID, &foreign::PMI_LOCAL_RANK],
+        local_world_size: &[&foreign::MPI_LOCALNRANKS, &foreign::PMI_LOCAL_SIZE],
     },
     Names {
         launcher: Launcher::Slurm,
-        rank: "SLURM_PROCID",
-        world_size: "SLURM_STEP_NUM_TASKS",
-        local_rank: &["SLURM_LOCALID"],
+        rank: &foreign::SLURM_PROCID,
+        world_size: &foreign::SLURM_STEP_NUM_TASKS,
+        local_rank: &[&foreign::SLURM_LOCALID],
         local_world_size: &[],
     },
 ];
@@ -97,7 +97,7 @@ const LAUNCHERS: [Names; 5] = [
 impl LaunchEnvironment {
     /// What the launcher of this process says; none if there was none.
     pub fn detect() -> Result<Option<LaunchEnvironment>> {
-        LaunchEnvironment::read(&env::from_process)
+        LaunchEnvironment::read(Source::PROCESS)
     }
 
     /// What this rank needs to take part; an error if the launcher did not say where ranks meet.
@@ -107,38 +107,39 @@ impl LaunchEnvironment {
             None => Err(Error::EnvironmentMissing {
                 name: env::ADDRESS.name.into(),
                 because: format!("a rank started by {}", self.launcher),
-                allowed: format!("allowed is {}", env::ADDRESS.allowed),
+                allowed: format!("allowed is {}", env::ADDRESS.allowed()),
             }),
         }
     }
 
     fn read(source: Source<'_>) -> Result<Option<LaunchEnvironment>> {
         let present = |names: &&Names| {
-            let rank = source(names.rank).is_some();
-            let world_size = source(names.world_size).is_some();
+            let rank = names.rank.find(source).is_some();
+            let world_size = names.world_size.value(source);
             match names.launcher {
                 // A batch script has the first without being a task of a step; and a step of one
                 // task is a shell as often as not.
-                Launcher::Slurm => rank && source(names.world_size).is_some_and(|n| n != "1"),
-                Launcher::Mpich => (rank || world_size) && !is_slurms_pmi(source),
-                _ => rank || world_size,
+                Launcher::Slurm => rank && world_size.is_some_and(|n| n != "1"),
+                Launcher::Mpich => (rank || world_size.is_some()) && !is_slurms_pmi(source),
+                _ => rank || world_size.is_some(),
             }
         };
         let Some(names) = LAUNCHERS.iter().find(present) else { return Ok(None) };
         let size = number(source, names.world_size, 1..=u32::MAX, "a whole number, at least 1")?
             .ok_or_else(|| missing(names.world_size, names.rank, "it is the number of ranks"))?;
-        let below = format!("a whole number below {}={size}", names.world_size);
+        let below = format!("a whole number below {}={size}", names.world_size.name);
         let rank = number(source, names.rank, 0..=size - 1, &below)?.ok_or_else(|| {
             missing(names.rank, names.world_size, "it is the number of this rank")
         })?;
         let mut local_world_size = None;
         for name in names.local_world_size {
-            let allowed = format!("a whole number from 1 to {}={size}", names.world_size);
+            let allowed = format!("a whole number from 1 to {}={size}", names.world_size.name);
             local_world_size = local_world_size.or(number(source, name, 1..=size, &allowed)?);
         }
         if names.launcher == Launcher::Slurm {
-            let node = number(source, "SLURM_NODEID", 0..=u32::MAX, "a whole number")?;
-            local_world_size = source("SLURM_STEP_TASKS_PER_NODE")
+            let node = number(source, &foreign::SLURM_NODEID, 0..=u32::MAX, "a whole number")?;
+            local_world_size = foreign::SLURM_STEP_TASKS_PER_NODE
+                .value(source)
                 .and_then(|list| slurm::tasks_of_node(&list, node.unwrap_or(0)));
         }
         let mut local_rank = None;
@@ -170,8 +171,8 @@ impl LaunchEnvironment {
         if self.local_world_size == Some(self.world_size) {
             return Address::from_parts("127.0.0.1", port).map(Some);
         }
-        let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
-        match (self.launcher, nodes.into_iter().find_map(source)) {
+        let nodes = [&foreign::SLURM_STEP_NODELIST, &foreign::SLURM_JOB_NODELIST];
+        match (self.launcher, nodes.into_iter().find_map(|nodes| nodes.value(source))) {
             (Launcher::Slurm, Some(list)) => {
                 slurm::first_host(&list).map(|host| Address::from_parts(&host, port)).transpose()
             }
@@ -204,33 +205,37 @@ pub(crate) fn address(source: Source<'_>) -> Result<Option<Address>> {
 
 /// MASTER_ADDR and the port after MASTER_PORT, which is PyTorch's own.
 fn master_address(source: Source<'_>) -> Result<Option<Address>> {
-    let port = number(source, "MASTER_PORT", 1..=65534, "a port from 1 to 65534")?;
-    match (source("MASTER_ADDR"), port) {
+    let port = number(source, &foreign::MASTER_PORT, 1..=65534, "a port from 1 to 65534")?;
+    match (foreign::MASTER_ADDR.value(source), port) {
         (Some(host), Some(port)) => {
             let address = Address::from_parts(host.trim(), port as u16 + 1);
             address.map(Some).map_err(|error| Error::Environment {
-                name: "MASTER_ADDR".into(),
+                name: foreign::MASTER_ADDR.name.into(),
                 value: host,
                 allowed: error.to_string(),
             })
         }
         (None, None) => Ok(None),
-        (Some(_), None) => {
-            Err(missing("MASTER_PORT", "MASTER_ADDR", "together they say where ranks meet"))
-        }
-        (None, Some(_)) => {
-            Err(missing("MASTER_ADDR", "MASTER_PORT", "together they say where ranks meet"))
-        }
+        (Some(_), None) => Err(missing(
+            &foreign::MASTER_PORT,
+            &foreign::MASTER_ADDR,
+            "together they say where ranks meet",
+        )),
+        (None, Some(_)) => Err(missing(
+            &foreign::MASTER_ADDR,
+            &foreign::MASTER_PORT,
+            "together they say where ranks meet",
+        )),
     }
 }
 
 fn number(
     source: Source<'_>,
-    name: &str,
+    variable: &'static Variable,
     range: std::ops::RangeInclusive<u32>,
     allowed: &str,
 ) -> Result<Option<u32>> {
-    let Some(value) = source(name) else { return Ok(None) };
+    let Some((name, value)) = variable.find(source) else { return Ok(None) };
     match value.trim().parse() {
         Ok(number) if range.contains(&number) => Ok(Some(number)),
         _ => Err(Error::Environment {
@@ -241,18 +246,21 @@ fn number(
     }
 }
 
-fn missing(name: &str, because: &str, allowed: &str) -> Error {
+fn missing(variable: &Variable, because: &Variable, allowed: &str) -> Error {
     Error::EnvironmentMissing {
-        name: name.into(),
-        because: because.into(),
+        name: variable.name.into(),
+        because: because.name.into(),
         allowed: format!("{allowed}; set both or neither"),
     }
 }
 
 /// Whether Slurm's variables speak of the same ranks as PMI's, which srun sets too.
 fn is_slurms_pmi(source: Source<'_>) -> bool {
-    let same = |pmi, slurm| source(pmi).is_some_and(|value| source(slurm) == Some(value));
-    same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    let same = |pmi: &Variable, slurm: &Variable| {
+        pmi.value(source).is_some_and(|value| slurm.value(source) == Some(value))
+    };
+    same(&foreign::PMI_RANK, &foreign::SLURM_PROCID)
+        && same(&foreign::PMI_SIZE, &foreign::SLURM_STEP_NUM_TASKS)
 }
 
 #[cfg(test)]
@@ -260,10 +268,10 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Option<LaunchEnvironment>> {
-        LaunchEnvironment::read(&|name| {
+        LaunchEnvironment::read(Source::new(&|name| {
             let found = pairs.iter().find(|(given, _)| *given == name);
-            found.map(|(_, value)| value.to_string()).filter(|value| !value.is_empty())
-        })
+            found.map(|(_, value)| value.to_string())
+        }))
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{Error, Result};
+use mscclrs_env::{self as env, Source};
+
+use crate::Result;
 
 /// Shared memory of a multiprocessor, and the most a block can have.
 pub(super) const SHARED_BYTES: u32 = 48 * 1024;
@@ -30,32 +32,18 @@ impl Default for CpuConfig {
 impl CpuConfig {
     /// The defaults, changed by the environment. An error names the variable and what is allowed.
     pub fn from_env() -> Result<CpuConfig> {
-        CpuConfig::from_variables(|name| std::env::var_os(name)?.into_string().ok())
+        CpuConfig::read(Source::PROCESS)
     }
 
-    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<CpuConfig> {
-        let number = |name, allowed: &str, fits: fn(u64) -> bool| {
-            // An empty value is as good as none.
-            let Some(text) = variable(name).filter(|text| !text.is_empty()) else {
-                return Ok(None);
-            };
-            match text.parse() {
-                Ok(value) if fits(value) => Ok(Some(value)),
-                _ => Err(Error::Invalid { what: name, value: text, allowed: allowed.into() }),
-            }
-        };
+    fn read(source: Source<'_>) -> Result<CpuConfig> {
         let mut config = CpuConfig::default();
-        let multiprocessors =
-            number("MSCCLRS_CPU_MULTIPROCESSORS", "a number from 1 to 1024", |n| {
-                (1..=1024).contains(&n)
-            })?;
-        let threads = number("MSCCLRS_CPU_THREADS", "a multiple of 32 from 32 to 1024", |n| {
-            (32..=1024).contains(&n) && n % 32 == 0
-        })?;
-        let deadlock = number("MSCCLRS_CPU_DEADLOCK_MS", "milliseconds, 0 for never", |_| true)?;
-        // The checks above keep both within 32 bits.
-        config.multiprocessors = multiprocessors.map_or(config.multiprocessors, |n| n as u32);
-        config.threads = threads.map_or(config.threads, |n| n as u32);
+        if let Some(multiprocessors) = env::CPU_MULTIPROCESSORS.number_in(source)? {
+            config.multiprocessors = multiprocessors;
+        }
+        if let Some(threads) = env::CPU_THREADS.number_in(source)? {
+            config.threads = threads;
+        }
+        let deadlock = env::CPU_DEADLOCK_MS.number_in(source)?;
         config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
         Ok(config)
     }
@@ -66,7 +54,7 @@ mod tests {
     use super::*;
 
     fn with(name: &'static str, value: &'static str) -> Result<CpuConfig> {
-        CpuConfig::from_variables(|asked| (asked == name).then(|| value.to_owned()))
+        CpuConfig::read(Source::new(&|asked| (asked == name).then(|| value.to_owned())))
     }
 
     #[test]
@@ -81,6 +69,14 @@ mod tests {
     }
 
     #[test]
+    fn the_table_says_what_the_defaults_are() {
+        let CpuConfig { multiprocessors, threads, deadlock } = CpuConfig::default();
+        assert_eq!(env::CPU_MULTIPROCESSORS.default, multiprocessors.to_string());
+        assert_eq!(env::CPU_THREADS.default, threads.to_string());
+        assert_eq!((env::CPU_DEADLOCK_MS.default, deadlock), ("0", None));
+    }
+
+    #[test]
     fn a_wrong_value_names_its_variable_and_what_is_allowed() {
         for (name, value) in [
             ("MSCCLRS_CPU_THREADS", "100"),
@@ -90,7 +86,7 @@ mod tests {
             ("MSCCLRS_CPU_DEADLOCK_MS", "-1"),
         ] {
             let text = with(name, value).unwrap_err().to_string();
-            assert!(text.contains(name) && text.contains(value), "{text}");
+            assert!(text.contains(&format!("{name}={value}: allowed is a")), "{text}");
         }
     }
 }

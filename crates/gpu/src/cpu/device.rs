@@ -132,6 +132,10 @@ impl BackendDevice for CpuDevice {
         }
     }
 
+    fn require_handle(&self, kind: HandleKind) -> Result<()> {
+        memory::require_handle(kind)
+    }
+
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Box<dyn BackendMemory>> {
         memory::alloc(&self.account, self.uuid, bytes, kind)
     }

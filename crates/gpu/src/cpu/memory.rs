@@ -83,6 +83,17 @@ impl Drop for Pages {
     }
 }
 
+/// There is one form in which memory of the CPU device is given away.
+pub(super) fn require_handle(kind: HandleKind) -> Result<()> {
+    if kind == HandleKind::PosixFd {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        what: "exporting this memory",
+        why: "the CPU device exports memory as file descriptors only".into(),
+    })
+}
+
 /// How an allocation is given to others.
 struct Shared {
     id: u64,
@@ -98,13 +109,12 @@ impl Shared {
         offset: u64,
         bytes: u64,
     ) -> Result<(ExportedHandle, Option<OwnedFd>)> {
-        let refuse =
-            |why: &str| Err(Error::Unsupported { what: "exporting this memory", why: why.into() });
-        if kind != HandleKind::PosixFd {
-            return refuse("the CPU device exports memory as file descriptors only");
-        }
+        require_handle(kind)?;
         let Some(fd) = &self.fd else {
-            return refuse("it was not allocated as shareable memory");
+            return Err(Error::Unsupported {
+                what: "exporting this memory",
+                why: "it was not allocated as shareable memory".into(),
+            });
         };
         let fd = fd
             .try_clone()

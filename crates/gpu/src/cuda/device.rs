@@ -4,16 +4,19 @@
 //! and lives as long as the process, so that memory, streams and graphs that outlive every handle of
 //! the device can still be released on it.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUstream, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUstream};
 use mscclrs_device::Kernel;
 
 use crate::backend::{
     BackendDevice, BackendEvent, BackendFunction, BackendMapping, BackendMemory, BackendStream,
+};
+use crate::cuda::attributes::{
+    Abilities, abilities_of, can_access, device_of, limits_of, name_of, uuid_of,
 };
 use crate::cuda::context::Context;
 use crate::cuda::event::{Backoff, CudaEvent};
@@ -46,15 +49,6 @@ pub(super) struct Gpu {
     staging: Mutex<Vec<PinnedMemory>>,
     service: Mutex<Option<Arc<CudaStream>>>,
     shareable: OnceLock<HandleTypes>,
-}
-
-/// What a device can do besides its limits.
-pub(super) struct Abilities {
-    pub(super) virtual_memory: bool,
-    pub(super) posix_handles: bool,
-    pub(super) fabric_handles: bool,
-    pub(super) rdma_of_virtual_memory: bool,
-    pub(super) legacy_ipc: bool,
 }
 
 /// Streams made here. `draining` ones have no owner any more but still work to do.
@@ -114,74 +108,20 @@ pub(super) fn gpu_of(uuid: &[u8; 16]) -> Result<Option<&'static Gpu>> {
     Ok(None)
 }
 
-fn device_of(api: &Api, ordinal: u32) -> Result<CUdevice> {
-    let mut device: CUdevice = 0;
-    // SAFETY: writes a device, or fails.
-    unsafe { api.cuDeviceGet(&raw mut device, ordinal as c_int) }?;
-    Ok(device)
-}
-
-fn uuid_of(api: &Api, device: CUdevice) -> Result<[u8; 16]> {
-    let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: writes 16 bytes; of a MIG instance, the instance's own.
-    unsafe { api.cuDeviceGetUuid_v2(&raw mut uuid, device) }?;
-    Ok(uuid.bytes.map(|byte| byte as u8))
-}
-
 impl Gpu {
     fn open(ordinal: u32) -> Result<Gpu> {
         let api = api()?;
         let device = device_of(api, ordinal)?;
-        let attribute = |attribute| -> Result<u32> {
-            let mut value: c_int = 0;
-            // SAFETY: writes a number.
-            unsafe { api.cuDeviceGetAttribute(&raw mut value, attribute, device) }?;
-            Ok(u32::try_from(value).unwrap_or(0))
-        };
-        // An older driver does not know the newest abilities; then it does not have them.
-        let can = |ability| attribute(ability).is_ok_and(|value| value != 0);
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        let limits = Limits {
-            sm: 10 * major + minor,
-            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            threads_per_multiprocessor: attribute(
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
-            )?,
-            threads_per_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            warp: attribute(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
-            shared_bytes_per_block: attribute(
-                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )?,
-        };
-        let abilities = Abilities {
-            virtual_memory: can(
-                Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
-            ),
-            posix_handles: can(
-                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-            ),
-            fabric_handles: can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
-            rdma_of_virtual_memory: can(
-                Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
-            ),
-            legacy_ipc: can(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
-        };
-        let mut name = [0; 256];
-        // SAFETY: writes a NUL-terminated text of at most the length given.
-        unsafe { api.cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
-        // SAFETY: the last byte was left zero.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         Ok(Gpu {
             api,
             ordinal,
             device,
             context: Context::retain(api, device)?,
             uuid: uuid_of(api, device)?,
-            limits,
-            abilities,
+            limits: limits_of(api, device)?,
+            abilities: abilities_of(api, device),
             modules: Modules::default(),
-            name,
+            name: name_of(api, device)?,
             streams: Mutex::default(),
             staging: Mutex::default(),
             service: Mutex::default(),
@@ -335,14 +275,7 @@ impl BackendDevice for CudaDevice {
             return true;
         }
         match gpu_of(uuid) {
-            Ok(Some(peer)) => {
-                let mut can: c_int = 0;
-                // SAFETY: writes a number; both devices are ones that cuDeviceGet gave.
-                let asked = unsafe {
-                    self.0.api.cuDeviceCanAccessPeer(&raw mut can, self.0.device, peer.device)
-                };
-                asked.is_ok() && can != 0
-            }
+            Ok(Some(peer)) => can_access(self.0.api, self.0.device, peer.device).unwrap_or(false),
             // A GPU that CUDA_VISIBLE_DEVICES hides cannot be asked about, but can be mapped; if it
             // cannot, the import says so.
             Ok(None) => true,
@@ -360,6 +293,25 @@ impl BackendDevice for CudaDevice {
                 kinds if kinds.is_empty() => legacy,
                 kinds => kinds,
             },
+        }
+    }
+
+    fn require_handle(&self, kind: HandleKind) -> Result<()> {
+        let abilities = &self.0.abilities;
+        let offered = match kind {
+            HandleKind::Fabric => abilities.virtual_memory && abilities.fabric_handles,
+            HandleKind::PosixFd => abilities.virtual_memory && abilities.posix_handles,
+            HandleKind::RuntimeIpc => abilities.legacy_ipc,
+        };
+        if !offered {
+            return Err(Error::Unsupported {
+                what: "exporting memory in this form",
+                why: "the driver does not offer it for this GPU".into(),
+            });
+        }
+        match kind {
+            HandleKind::Fabric => vmm::try_fabric(self.0),
+            HandleKind::PosixFd | HandleKind::RuntimeIpc => Ok(()),
         }
     }
 

@@ -132,6 +132,9 @@ fn hint(call: &str, code: i32) -> &'static str {
             "the block needs more registers or shared memory than the device has: use fewer threads"
         }
         CONTEXT_IS_DESTROYED => "somebody reset the device while it was in use",
+        NOT_PERMITTED if call == "cuMemCreate" => {
+            "fabric handles need an IMEX channel: a file in /dev/nvidia-caps-imex-channels that this process can open"
+        }
         NOT_PERMITTED if import => {
             "the importing process has no access: fabric handles need the same IMEX channel in both"
         }
@@ -231,10 +234,13 @@ macro_rules! api {
 api! {
     required {
         cuInit(flags: c_uint);
+        cuDriverGetVersion(version: *mut c_int);
         cuDeviceGetCount(count: *mut c_int);
         cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
         cuDeviceGetName(name: *mut c_char, bytes: c_int, device: CUdevice);
         cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+        cuDeviceGetPCIBusId(text: *mut c_char, bytes: c_int, device: CUdevice);
+        cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
         cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
         cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice);
         cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);

@@ -11,6 +11,8 @@
 //! | `open` | cuDeviceGet, cuDeviceGetName, cuDeviceGetUuid, cuDeviceGetAttribute, cuDevicePrimaryCtxRetain |
 //! | `memory` | cuMemGetInfo |
 //! | `can_reach` | cuDeviceCanAccessPeer |
+//! | `require_handle` | as `alloc(Shareable)` and `export` |
+//! | `survey` | cuDriverGetVersion, cuDeviceGetPCIBusId, cuDeviceTotalMem; as `open`, but no context |
 //! | `alloc(Host)` and its drop | cuMemHostAlloc, cuMemHostGetDevicePointer; cuMemFreeHost |
 //! | `alloc(Plain)` and its drop | cuMemAlloc, cuMemsetD8Async, cuStreamSynchronize; cuMemFree |
 //! | `alloc(Shareable)` and its drop | cuMemGetAllocationGranularity, cuMemCreate, cuMemAddressReserve, cuMemMap, cuMemSetAccess, cuMemsetD8Async, cuStreamSynchronize; cuMemUnmap, cuMemAddressFree, cuMemRelease |
@@ -32,6 +34,7 @@
 //! | `resident_blocks` | cuOccupancyMaxActiveBlocksPerMultiprocessor |
 //! | device `synchronize`, drops of memory on a busy device | cuStreamIsCapturing, cuStreamQuery, cuEventRecord, cuEventQuery |
 
+mod attributes;
 mod context;
 mod device;
 mod event;
@@ -43,12 +46,15 @@ mod memory;
 mod module;
 mod reaper;
 mod stream;
+mod survey;
 mod vmm;
 
 use std::sync::Arc;
 
 use crate::Result;
 use crate::backend::BackendDevice;
+
+pub(crate) use survey::{Found, Survey, survey};
 
 pub(crate) fn device_count() -> Result<u32> {
     device::count()

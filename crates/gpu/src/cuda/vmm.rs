@@ -109,11 +109,18 @@ pub(super) fn probe(gpu: &'static Gpu) -> HandleTypes {
     if !gpu.abilities.fabric_handles {
         return plain;
     }
-    let both = HandleTypes { fabric: true, ..plain };
-    let trial = granularity(gpu, both)
-        .and_then(|bytes| Physical::create(gpu, bytes, both))
-        .and_then(|memory| memory.export_fabric());
-    if trial.is_ok() { both } else { plain }
+    match try_fabric(gpu) {
+        Ok(()) => HandleTypes { fabric: true, ..plain },
+        Err(_) => plain,
+    }
+}
+
+/// Exports a little memory as a fabric handle, as memory that is exported as a descriptor too where
+/// the device can.
+pub(super) fn try_fabric(gpu: &'static Gpu) -> Result<()> {
+    let types = HandleTypes { posix: gpu.abilities.posix_handles, fabric: true };
+    let memory = Physical::create(gpu, granularity(gpu, types)?, types)?;
+    memory.export_fabric().map(|_| ())
 }
 
 /// The unit in which memory of this kind is best allocated.

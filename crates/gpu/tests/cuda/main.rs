@@ -8,6 +8,7 @@ mod driver;
 mod handles;
 mod kernels;
 mod streams;
+mod topology;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

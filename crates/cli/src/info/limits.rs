@@ -1,0 +1,79 @@
+//! The machine, and what the system allows this process.
+
+use rustix::process::{Resource, getrlimit};
+
+use super::model::{Host, Limit, Limits, SharedMemory};
+
+/// Where memory that processes share by name lies.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Of this process.
+pub(super) fn limits() -> Limits {
+    Limits {
+        open_files: limit(Resource::Nofile),
+        locked_bytes: limit(Resource::Memlock),
+        shared_memory: shared_memory(SHARED_MEMORY),
+    }
+}
+
+fn limit(resource: Resource) -> Limit {
+    let limit = getrlimit(resource);
+    Limit { soft: limit.current, hard: limit.maximum }
+}
+
+fn shared_memory(path: &str) -> Option<SharedMemory> {
+    let system = rustix::fs::statvfs(path).ok()?;
+    Some(SharedMemory {
+        bytes: system.f_blocks.saturating_mul(system.f_frsize),
+        free_bytes: system.f_bavail.saturating_mul(system.f_frsize),
+    })
+}
+
+/// This machine.
+pub(super) fn host() -> Host {
+    let name = rustix::system::uname();
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    Host {
+        name: name.nodename().to_string_lossy().into_owned(),
+        kernel: format!(
+            "{} {}",
+            name.sysname().to_string_lossy(),
+            name.release().to_string_lossy()
+        ),
+        cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
+        memory_bytes: total_memory(&memory),
+    }
+}
+
+/// From the line `MemTotal:       24684084 kB`.
+fn total_memory(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(
+            total_memory("MemTotal:       24684084 kB\nMemFree: 1 kB\n"),
+            Some(25_276_502_016)
+        );
+        assert_eq!(total_memory("MemFree: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_has_no_size() {
+        assert!(shared_memory("/nowhere").is_none());
+        assert!(shared_memory("/proc").is_some());
+    }
+
+    #[test]
+    fn this_process_may_open_files() {
+        let Limit { soft, hard } = limits().open_files;
+        assert!(soft.is_none_or(|soft| soft > 0 && hard.is_none_or(|hard| soft <= hard)));
+    }
+}

@@ -1,0 +1,81 @@
+//! The variables that are for users.
+
+use crate::{Kind, Variable};
+
+macro_rules! table {
+    ($($constant:ident = $name:literal, $alias:expr, $kind:expr, $default:literal, $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub static $constant: Variable = Variable {
+                name: $name,
+                alias: $alias,
+                kind: $kind,
+                default: $default,
+                text: $text,
+            };
+        )*
+
+        /// All of them, by name.
+        pub static TABLE: &[&Variable] = &[$(&$constant),*];
+    };
+}
+
+table! {
+    ADDRESS = "MSCCLRS_ADDRESS", None,
+        Kind::Text("host:port, [ipv6%scope]:port, or either behind interface:"), "none",
+        "Where rank 0 serves the rendezvous.";
+    BOOTSTRAP_TIMEOUT = "MSCCLRS_BOOTSTRAP_TIMEOUT", None,
+        Kind::Seconds { zero: "" }, "30",
+        "How long ranks wait for each other during set-up.";
+    CPU_DEADLOCK_MS = "MSCCLRS_CPU_DEADLOCK_MS", None,
+        Kind::Number { from: 0, to: 86_400_000, step: 1 }, "0",
+        "Milliseconds after which kernels of the CPU device are stopped if all their lanes wait and \
+         nothing changes; 0 is never.";
+    CPU_MULTIPROCESSORS = "MSCCLRS_CPU_MULTIPROCESSORS", None,
+        Kind::Number { from: 1, to: 1024, step: 1 }, "4",
+        "Multiprocessors of a CPU device.";
+    CPU_THREADS = "MSCCLRS_CPU_THREADS", None,
+        Kind::Number { from: 32, to: 1024, step: 32 }, "256",
+        "Resident lanes of each multiprocessor of a CPU device.";
+    DEVICE = "MSCCLRS_DEVICE", None,
+        Kind::Choice(&["auto", "cpu", "cuda"]), "auto",
+        "Which devices are used; auto is GPUs where there are some.";
+    DEVICE_RUSTC = "MSCCLRS_DEVICE_RUSTC", None,
+        Kind::Path, "looked for",
+        "The Rust compiler that makes code for GPUs.";
+    HOSTID = "MSCCLRS_HOSTID", Some("MSCCLPP_HOSTID"),
+        Kind::Text("any text"), "host name and boot id",
+        "Ranks with equal values count as on one host.";
+    LOCAL_RANK = "MSCCLRS_LOCAL_RANK", None,
+        Kind::Number { from: 0, to: MOST_RANKS - 1, step: 1 }, "none",
+        "This rank's number on its host, below MSCCLRS_LOCAL_WORLD_SIZE.";
+    LOCAL_WORLD_SIZE = "MSCCLRS_LOCAL_WORLD_SIZE", None,
+        Kind::Number { from: 1, to: MOST_RANKS, step: 1 }, "none",
+        "Number of ranks on this host, at most MSCCLRS_WORLD_SIZE.";
+    NCCL_LIBRARY = "MSCCLRS_NCCL_LIBRARY", None,
+        Kind::Path, "looked for",
+        "The libnccl.so.2 that `bench --compare nccl` opens.";
+    RANK = "MSCCLRS_RANK", None,
+        Kind::Number { from: 0, to: MOST_RANKS - 1, step: 1 }, "none",
+        "This rank, below MSCCLRS_WORLD_SIZE.";
+    SECRET = "MSCCLRS_SECRET", None,
+        Kind::Secret { least: 8 }, "made from the launcher's job id",
+        "What ranks prove to each other; the same on every rank.";
+    SOCKET_FAMILY = "MSCCLRS_SOCKET_FAMILY", Some("MSCCLPP_SOCKET_FAMILY"),
+        Kind::Choice(&["AF_INET", "AF_INET6"]), "both",
+        "Which version of the internet protocol set-up uses.";
+    SOCKET_IFNAME = "MSCCLRS_SOCKET_IFNAME", Some("MSCCLPP_SOCKET_IFNAME"),
+        Kind::Text(
+            "interface names with commas: eth means names that start so, =eth0 exactly this one, ^ \
+             in front all others"
+        ), "any but containers' and loopback",
+        "Which network interfaces set-up uses.";
+    TIMEOUT = "MSCCLRS_TIMEOUT", None,
+        Kind::Seconds { zero: "no limit" }, "none",
+        "How long a kernel waits for other ranks.";
+    WORLD_SIZE = "MSCCLRS_WORLD_SIZE", None,
+        Kind::Number { from: 1, to: MOST_RANKS, step: 1 }, "none",
+        "Number of ranks.";
+}
+
+const MOST_RANKS: u64 = u32::MAX as u64;
