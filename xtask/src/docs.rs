@@ -77,3 +77,36 @@ fn every_page_is_in_the_book() {
         }
     }
 }
+
+/// The variants of the enum `name` in a source file.
+fn variants(source: &str, name: &str) -> Vec<String> {
+    let start = source.find(&format!("pub enum {name} {{")).expect(name);
+    source[start..]
+        .lines()
+        .skip(1)
+        .take_while(|line| *line != "}")
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
+        .map(|line| line.split(|c: char| !c.is_alphanumeric()).next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_error_has_its_line_and_every_line_its_error() {
+    let page = read(&root().join("docs/src/when-it-fails.md"));
+    for (heading, source) in [
+        ("mscclrs_core::Error", "crates/core/src/error.rs"),
+        ("mscclrs_core::RendezvousError", "crates/core/src/bootstrap/verdict.rs"),
+        ("mscclrs_collectives::Error", "crates/collectives/src/error.rs"),
+        ("mscclrs_gpu::Error", "crates/gpu/src/error.rs"),
+    ] {
+        let (_, name) = heading.split_once("::").unwrap();
+        let mut wanted = variants(&read(&root().join(source)), name);
+        wanted.sort();
+        let start = page.find(&format!("## `{heading}`")).expect(heading);
+        let section = page[start + 3..].split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let there: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        assert_eq!(there, wanted, "the rows of {heading}, in the order of the alphabet");
+    }
+}
