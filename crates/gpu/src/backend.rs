@@ -96,7 +96,10 @@ pub(crate) trait BackendStream: Send + Sync {
     fn call_host(&self, work: Box<dyn FnOnce() + Send>) -> Result<()>;
     fn begin_capture(&self) -> Result<()>;
     fn end_capture(&self) -> Result<Box<dyn BackendGraph>>;
+    /// A broken capture is one too.
     fn is_capturing(&self) -> Result<bool>;
+    /// The number of the capture that the stream is in; an error for a broken one.
+    fn capture_id(&self) -> Result<Option<u64>>;
     /// While capturing: keeps `held` alive as long as the graph and what is made from it.
     fn retain(&self, held: Arc<dyn Any + Send + Sync>) -> Result<()>;
     fn raw(&self) -> u64;

@@ -153,15 +153,17 @@ impl Device {
         Ok(Buffer::new(self.clone(), self.inner.adopt(address, bytes)?))
     }
 
-    /// A new queue, independent of all others.
+    /// A new queue, independent of all others. May wait for the device, as [`Device::alloc`] may.
     pub fn create_stream(&self) -> Result<Stream> {
         Ok(Stream::new(self.clone(), self.inner.create_stream()?))
     }
 
-    /// Uses a queue that somebody else owns.
+    /// Uses a queue that somebody else owns. An error for CUDA's default streams, the legacy one (0 and
+    /// 1) and the per-thread one (2): they mean other queues, or another one on each thread.
     ///
     /// # Safety
-    /// `raw` is a live stream of this device (CUDA: a CUstream) and outlives the result.
+    /// `raw` is a live stream of this device (CUDA: a CUstream). It outlives the result with all its
+    /// clones, and what remembers the streams that work was enqueued on: communicators.
     pub unsafe fn wrap_stream(&self, raw: u64) -> Result<Stream> {
         Ok(Stream::new(self.clone(), self.inner.wrap_stream(raw)?))
     }

@@ -41,11 +41,13 @@ macro_rules! conformance {
 conformance! {
     a_failed_capture_leaves_the_stream_usable,
     a_launch_that_cannot_run_is_refused,
+    a_panic_in_a_capture_leaves_the_stream_usable,
     a_part_of_an_allocation_can_be_adopted_and_exported,
     an_event_orders_two_streams,
     an_event_that_was_never_recorded_holds_nobody_up,
     bytes_go_there_and_back,
     captured_uploads_hold_the_bytes_of_then,
+    captures_are_told_apart,
     copies_and_fills_run_in_order,
     devices_of_an_ordinal_are_the_same,
     dropped_memory_outlives_the_work_that_uses_it,
@@ -54,6 +56,7 @@ conformance! {
     graphs_replay_kernels,
     handles_are_checked,
     host_calls_run_in_order,
+    memory_dropped_while_a_stream_is_captured_lives_as_long_as_the_graph,
     memory_is_zeroed,
     ranges_outside_of_a_buffer_are_refused,
     residency_is_asked_for,
@@ -422,6 +425,73 @@ fn a_failed_capture_leaves_the_stream_usable(kind: BackendKind) {
     assert!(matches!(failed, Err(Error::Unsupported { what: "this", .. })));
     buffer.write(&stream, 0, &[1]).unwrap();
     assert_eq!(read(&buffer, &stream)[..2], [1, 0]);
+}
+
+fn a_panic_in_a_capture_leaves_the_stream_usable(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let buffer = device.alloc(64, MemoryKind::Plain).unwrap();
+    let panicked = std::thread::scope(|scope| {
+        let body = || {
+            let _ = stream.capture::<Error>(|_| std::panic::resume_unwind(Box::new("on purpose")));
+        };
+        scope.spawn(body).join()
+    });
+    assert!(panicked.is_err());
+    assert!(!stream.is_capturing().unwrap());
+    buffer.write(&stream, 0, &[1]).unwrap();
+    assert_eq!(read(&buffer, &stream)[..2], [1, 0]);
+}
+
+fn captures_are_told_apart(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let other = device.create_stream().unwrap();
+    let (fork, join) = (device.create_event(false).unwrap(), device.create_event(false).unwrap());
+    assert_eq!(stream.capture_id().unwrap(), None);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let captured = stream.capture::<Error>(|stream| {
+            let id = stream.capture_id()?;
+            ids.push(id.unwrap());
+            assert_eq!(other.capture_id()?, None);
+            stream.record(&fork)?;
+            other.wait(&fork)?;
+            assert_eq!(other.capture_id()?, id, "it joined");
+            other.record(&join)?;
+            stream.wait(&join)
+        });
+        captured.unwrap();
+        assert_eq!((stream.capture_id().unwrap(), other.capture_id().unwrap()), (None, None));
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "{ids:?}");
+}
+
+fn memory_dropped_while_a_stream_is_captured_lives_as_long_as_the_graph(kind: BackendKind) {
+    const BYTES: u64 = 4 << 20;
+    let (device, stream) = open(kind);
+    let result = device.alloc(BYTES, MemoryKind::Plain).unwrap();
+    for memory in KINDS {
+        let source = device.alloc(BYTES, memory).unwrap();
+        source.fill(&stream, 7).unwrap();
+        finish(&stream);
+        let graph = stream.capture::<Error>(|stream| {
+            // By address: nobody tells the graph to keep it.
+            copy(stream, result.address(), source.address(), BYTES);
+            drop(source);
+            Ok(())
+        });
+        let exec = graph.unwrap().instantiate().unwrap();
+        for round in 0..3 {
+            // What is freed would be given to these.
+            let others: Vec<Buffer> =
+                (0..8).map(|_| device.alloc(BYTES, memory).unwrap()).collect();
+            others.iter().for_each(|other| other.fill(&stream, 0xee).unwrap());
+            result.fill(&stream, 0).unwrap();
+            exec.launch(&stream).unwrap();
+            let bytes = read(&result, &stream);
+            assert!(bytes.iter().all(|&byte| byte == 7), "{memory:?} in round {round}");
+        }
+    }
 }
 
 fn retained_objects_live_as_long_as_the_graph(kind: BackendKind) {

@@ -2,7 +2,7 @@
 //!
 //! Every entry makes the device's primary context current and gives the caller's back
 //! ([`context`]); calls that a capture forbids are made in relaxed capture mode, so that all of this
-//! works while somebody else captures. Nothing runs on the legacy stream unless the caller wraps it.
+//! works while somebody else captures. Nothing runs on a default stream: wrapping one is refused.
 //!
 //! | here | calls of libcuda |
 //! |---|---|
