@@ -37,6 +37,8 @@ pub(crate) trait BackendDevice: Send + Sync {
         handle: &ExportedHandle,
         fd: Option<OwnedFd>,
     ) -> Result<Box<dyn BackendMapping>>;
+    /// Releases what was dropped. May wait for the device.
+    fn reclaim(&self) {}
     fn create_stream(&self) -> Result<Arc<dyn BackendStream>>;
     /// Uses a stream that somebody else owns (CUDA: a CUstream as a number).
     fn wrap_stream(&self, raw: u64) -> Result<Arc<dyn BackendStream>>;

@@ -51,6 +51,7 @@ conformance! {
     copies_and_fills_run_in_order,
     devices_of_an_ordinal_are_the_same,
     dropped_memory_outlives_the_work_that_uses_it,
+    drops_do_not_wait_for_the_work_that_uses_them,
     events_measure_time,
     exported_memory_is_the_same_memory,
     graphs_replay_kernels,
@@ -373,6 +374,35 @@ fn dropped_memory_outlives_the_work_that_uses_it(kind: BackendKind) {
         assert!(read(&result, &stream).iter().all(|&byte| byte == round));
         opener.join().unwrap();
     }
+}
+
+fn drops_do_not_wait_for_the_work_that_uses_them(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let buffers = KINDS.map(|kind| device.alloc(1 << 16, kind).unwrap());
+    let shared = device.alloc(1 << 16, MemoryKind::Shareable).unwrap();
+    let mappings = handle_kinds(&device).into_iter().map(|kind| {
+        let exported = shared.export(kind).unwrap();
+        device.import(&exported.handle, exported.fd).unwrap()
+    });
+    let mappings: Vec<_> = mappings.collect();
+    let event = device.create_event(false).unwrap();
+    let other = device.create_stream().unwrap();
+    let gate = gate(&stream);
+    for buffer in &buffers {
+        buffer.fill(&stream, 1).unwrap();
+    }
+    for mapping in &mappings {
+        copy(&stream, mapping.address(), buffers[0].address(), 1 << 16);
+    }
+    stream.record(&event).unwrap();
+    other.wait(&event).unwrap();
+    let start = Instant::now();
+    drop((buffers, mappings, shared, event, other));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(!stream.is_idle().unwrap(), "the work has still to run");
+    drop(gate);
+    finish(&stream);
+    device.reclaim();
 }
 
 fn graphs_replay_kernels(kind: BackendKind) {

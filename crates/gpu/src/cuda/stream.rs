@@ -21,6 +21,7 @@ use crate::cuda::graph::{self, CudaGraph};
 use crate::cuda::library::{Api, Failure, code};
 use crate::cuda::memory::PinnedMemory;
 use crate::cuda::module::CudaFunction;
+use crate::cuda::release::GATE;
 use crate::{Error, Grid, Result};
 
 const NON_BLOCKING: u32 = 1;
@@ -137,6 +138,7 @@ impl CudaStream {
                 allowed: format!("a stream of the primary context of cuda:{}", gpu.ordinal),
             });
         }
+        gpu.register_wrapped(stream);
         Ok(CudaStream::new(gpu, stream, false))
     }
 
@@ -259,6 +261,7 @@ impl BackendStream for CudaStream {
         function.check(grid, args.len())?;
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         let _entered = self.gpu.context.enter()?;
+        let _pass = GATE.pass();
         // SAFETY: function and stream belong to the current context; the kernel takes one parameter
         // of `args.len()` bytes (its layout word was compared when it was loaded), which the driver
         // copies before it returns.
@@ -497,6 +500,8 @@ impl Drop for CudaStream {
         }
         if self.owned {
             self.gpu.retire(self.raw);
+        } else {
+            self.gpu.let_go(self.raw);
         }
     }
 }
