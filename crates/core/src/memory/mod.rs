@@ -18,5 +18,5 @@ pub(crate) use region::{Arena, layout};
 pub use registered::RegisteredMemory;
 pub(crate) use registration::Registered;
 pub use registration::Registration;
-pub(crate) use retired::{Held, Retired};
+pub(crate) use retired::{Held, Kept, Retired};
 pub use symmetric::SymmetricBuffer;
