@@ -17,6 +17,7 @@ mod memory;
 mod preflight;
 mod semaphore;
 mod starved;
+mod tree;
 mod watcher;
 mod wire;
 
