@@ -256,7 +256,7 @@ impl Communicator {
         }
         let weak = Arc::downgrade(shared);
         let connection = connection.clone();
-        shared.receives.receive(peer, tag, Kind::Semaphore, move |message| {
+        shared.receives.receive(self.as_owner(), peer, tag, Kind::Semaphore, move |message| {
             let shared = weak.upgrade().ok_or_else(crate::future::gone)?;
             let mut lease = lease;
             lease.remote = Some(Remote::read(&shared, peer, message)?);

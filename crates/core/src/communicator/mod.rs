@@ -25,7 +25,7 @@ pub use turn::Turn;
 
 use crate::control::ControlBlock;
 use crate::env;
-use crate::future::Receives;
+use crate::future::{Owner, Receives};
 use crate::liveness::Listener;
 use crate::memory::{Imports, Retired};
 use crate::semaphore::TokenPool;
@@ -155,6 +155,33 @@ impl Communicator {
     /// calls do so too, and so does [`synchronize`](Self::synchronize) without waiting for more.
     pub fn reclaim(&self) -> Result<()> {
         self.enter()?.quiesce()
+    }
+}
+
+impl Communicator {
+    /// What receives are made for.
+    pub(crate) fn as_owner(&self) -> Arc<dyn Owner> {
+        Arc::new(Arc::downgrade(&self.shared))
+    }
+}
+
+impl Owner for Weak<Shared> {
+    fn in_turn(&self, work: &mut dyn FnMut()) -> Result<()> {
+        let Some(shared) = self.upgrade() else {
+            // The work finds that the communicator is gone, and says so.
+            work();
+            return Ok(());
+        };
+        let _turn = shared.enter()?;
+        work();
+        Ok(())
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        match self.upgrade() {
+            Some(shared) => shared.blame(error),
+            None => error,
+        }
     }
 }
 

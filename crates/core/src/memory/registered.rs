@@ -121,7 +121,7 @@ impl Communicator {
     pub fn recv_memory(&self, peer: u32, tag: u32) -> Result<Future<RegisteredMemory>> {
         let _turn = self.enter()?;
         let shared = Arc::downgrade(&self.shared);
-        self.shared.receives.receive(peer, tag, Kind::Memory, move |message| {
+        self.shared.receives.receive(self.as_owner(), peer, tag, Kind::Memory, move |message| {
             let shared = shared.upgrade().ok_or_else(crate::future::gone)?;
             RegisteredMemory::deserialize(&shared, message)
         })
