@@ -75,10 +75,14 @@ pub(crate) struct Shared {
 }
 
 impl Communicator {
+    /// Most ranks of a communicator: as many as can be marked as left where kernels wait.
+    pub const MOST_RANKS: u32 = crate::control::MOST_RANKS;
+
     /// Makes a communicator. Collective: every rank calls it, with devices of one kind.
     ///
     /// Blocks until all ranks came, at most as long as the bootstrap waits. Errors that one rank
-    /// alone finds are given to all.
+    /// alone finds are given to all. A bootstrap of more than [`MOST_RANKS`](Self::MOST_RANKS) ranks is
+    /// refused.
     pub fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Communicator> {
         Ok(Communicator { shared: Arc::new(Shared::new(bootstrap, device)?) })
     }
@@ -194,7 +198,18 @@ impl Shared {
     fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Self> {
         const CALL: &str = "Communicator::new";
         static COUNT: AtomicU64 = AtomicU64::new(1);
-        let rank = bootstrap.rank();
+        let (rank, ranks) = (bootstrap.rank(), bootstrap.world_size());
+        if ranks > Communicator::MOST_RANKS {
+            return Err(Error::Invalid {
+                what: "number of ranks of a communicator",
+                value: ranks.to_string(),
+                allowed: format!(
+                    "at most {}: a wait for a rank of a higher number would not end when that rank \
+                     leaves; make several communicators",
+                    Communicator::MOST_RANKS
+                ),
+            });
+        }
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let (peers, group) = Peer::exchange(&*bootstrap, &device, count)?;
         let made = ControlBlock::new(&device).and_then(|control| {
@@ -395,6 +410,18 @@ mod tests {
         module = MODULE;
         pub fn wait_for_signal<>(args: WaitArgs) threads 32 for { "" = <> } {
             args.semaphore.wait(&args.guard)
+        }
+    }
+
+    #[test]
+    fn more_ranks_than_can_be_marked_as_left_are_refused_on_every_one() {
+        let most = Communicator::MOST_RANKS;
+        assert_eq!(most, 512);
+        // None of them waits for another.
+        for rank in LocalBootstrap::create(most + 1, Duration::from_secs(10)) {
+            let device = Device::open(BackendKind::Cpu, 312).unwrap();
+            let error = Communicator::new(Arc::new(rank), device).unwrap_err().to_string();
+            assert!(error.contains("513 is not allowed; at most 512"), "{error}");
         }
     }
 
