@@ -33,7 +33,7 @@ pub use future::Future;
 pub use launch::LaunchEnvironment;
 pub use liveness::{Liveness, Loss, LossCause};
 pub use loss::{EarlyWait, LostRank, WaitCause};
-pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer};
+pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer, WeakRegistration};
 pub use mscclrs_env as env;
 pub use preflight::check_environment;
 pub use semaphore::Semaphore;
