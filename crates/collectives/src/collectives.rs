@@ -82,25 +82,35 @@ impl Collectives {
         &self.inner.communicator
     }
 
-    /// Allocates memory of the same size on every rank, registered for zero copy. Collective.
+    /// Allocates memory of the same size on every rank, registered for zero copy. Collective: every
+    /// rank gives the same size. Blocks until all ranks have it.
+    ///
+    /// The memory is the caller's: it is given back when the last clone is dropped, with no call of
+    /// [`deregister`](Self::deregister). Every rank drops it at the same place among its calls; see
+    /// [`SymmetricBuffer`] for when it is freed.
     pub fn alloc(&self, bytes: u64) -> Result<SymmetricBuffer> {
         let mut registry = self.enter()?;
         let buffer = self.inner.communicator.alloc(bytes)?;
-        registry.add(buffer.registration().clone());
+        registry.know(buffer.registration());
         Ok(buffer)
     }
 
     /// Registers memory for zero copy; works with any memory, and is of no effect where some rank
     /// cannot share its own. Collective: every rank, same order, same size. A call uses it where its
     /// buffers lie in registrations, at the same offsets on every rank.
+    ///
+    /// The registration, and with it the memory, is kept until it is deregistered or these
+    /// collectives are dropped, whether or not the caller keeps the result.
     pub fn register(&self, buffer: &Buffer) -> Result<Registration> {
         let mut registry = self.enter()?;
         let registration = self.inner.communicator.register(buffer)?;
-        registry.add(registration.clone());
+        registry.keep(registration.clone());
         Ok(registration)
     }
 
-    /// Takes a registration back. Collective; graphs that captured calls on it keep it alive.
+    /// Takes a registration back. Collective: every rank, at the same place among its calls. Its memory
+    /// can be used as before, without zero copy; graphs that captured calls on it keep it alive. For
+    /// memory of [`alloc`](Self::alloc) there is no need to.
     pub fn deregister(&self, registration: &Registration) -> Result<()> {
         self.enter()?.remove(registration.id());
         Ok(())

@@ -53,7 +53,7 @@ impl Communicator {
         let local = self.create_endpoint(config);
         self.shared.receives.send(peer, tag, Kind::Endpoint, &local.serialize())?;
         let shared = Arc::downgrade(&self.shared);
-        self.shared.receives.receive(peer, tag, Kind::Endpoint, move |message| {
+        self.shared.receives.receive(self.as_owner(), peer, tag, Kind::Endpoint, move |message| {
             let shared = shared.upgrade().ok_or_else(crate::future::gone)?;
             let remote = Endpoint::deserialize(message)?;
             shared.join(local, remote, peer)

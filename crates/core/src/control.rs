@@ -14,6 +14,21 @@ use mscclrs_gpu::{Buffer, Device, MemoryKind};
 
 use crate::{EarlyWait, Error, Result, WaitCause};
 
+/// How many ranks the control block can mark as left.
+///
+/// More would have waits that only a time limit ends, so a communicator has no more ranks: where one
+/// leaves, whoever waits for it is to be told, and nobody else. To end all waits of a rank instead,
+/// whenever one beyond this number leaves, would end those of ranks that have all they need.
+pub(crate) const MOST_RANKS: u32 = left_words() as u32 * u64::BITS;
+
+const fn left_words() -> usize {
+    /// The number of words in the field of the control block.
+    const fn words<const N: usize>(_: fn(&Control) -> &[u64; N]) -> usize {
+        N
+    }
+    words(|control| &control.left)
+}
+
 /// A rank's [`Control`] and claim word.
 pub(crate) struct ControlBlock {
     memory: Buffer,
@@ -64,17 +79,17 @@ impl ControlBlock {
         self.abort_word().load(Ordering::Acquire) != 0
     }
 
-    /// Waits for this rank end from now on: it has left. The control block has room for 512 ranks,
-    /// many more than can reach each other's memory; a wait for one past them ends by its time limit.
+    /// Waits for this rank end from now on: it has left. It is below [`MOST_RANKS`].
     pub(crate) fn mark_left(&self, rank: u32) {
-        let word = (rank / 64) as usize;
-        // SAFETY: as in `abort_word`; the address of a field is taken without a reference.
-        let left = unsafe { (&raw mut (*self.host).left).cast::<u64>() };
-        if word < size_of::<[u64; 8]>() / 8 {
-            // SAFETY: the word lies in the array, and all who reach it do so by atomics.
-            let word = unsafe { AtomicU64::from_ptr(left.add(word)) };
-            word.fetch_or(1 << (rank % 64), Ordering::Release);
+        let word = (rank / u64::BITS) as usize;
+        if word >= left_words() {
+            return;
         }
+        // SAFETY: as in `abort_word`; the address of a field is taken without a reference. The word
+        // lies in the array, and all who reach it do so by atomics.
+        let word =
+            unsafe { AtomicU64::from_ptr((&raw mut (*self.host).left).cast::<u64>().add(word)) };
+        word.fetch_or(1 << (rank % u64::BITS), Ordering::Release);
     }
 
     pub(crate) fn set_timeout(&self, limit: Option<Duration>) {

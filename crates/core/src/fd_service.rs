@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::random;
 use crate::starved::Starved;
-use crate::watcher::{self, Handler, Interest, Registration, Watch, Watched};
+use crate::watcher::{self, Handler, Registration, Watch, Watched};
 use crate::{Error, Result};
 
 const TOKEN: usize = 32;
@@ -100,7 +100,7 @@ impl FdService {
         listen(&fd, 1024).map_err(fail)?;
         let (server, registration) = watcher::register(|watch| {
             let state = State {
-                listener: watch.watch(fd, 0, Interest::Always)?,
+                listener: watch.watch(fd, 0)?,
                 offers: HashMap::new(),
                 next_id: 1,
                 pending: BTreeMap::new(),
@@ -135,6 +135,7 @@ impl FdTicket {
             Errno::CONNREFUSED | Errno::NOENT => {
                 fail("the process that offered it is gone, or on another host".into())
             }
+            Errno::CONNRESET | Errno::PIPE => fail("the process that offered it hung up".into()),
             Errno::TIMEDOUT => fail("the process that offered it did not answer in time".into()),
             other => fail(format!("{other}{}", mscclrs_gpu::limit_hint(&other.into()))),
         };
@@ -228,7 +229,7 @@ impl Server {
             }
             let key = state.next_key;
             state.next_key = key.checked_add(1).unwrap_or(FIRST_KEY);
-            let Ok(socket) = self.watch.watch(fd, key, Interest::Always) else { continue };
+            let Ok(socket) = self.watch.watch(fd, key) else { continue };
             if state.pending.len() >= PENDING {
                 state.pending.pop_first();
             }

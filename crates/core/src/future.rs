@@ -4,6 +4,10 @@
 //! it, in whatever order the futures are asked: a future first resolves the earlier ones of its
 //! queue. Messages carry their number, so that a receive that failed can never shift the pairing;
 //! it breaks the queue instead.
+//!
+//! What a message brings is made with the communicator's turn. While another thread has it, the
+//! message stays at the head of its queue: nothing has happened to it, and the future can be asked
+//! again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +41,15 @@ impl Kind {
     }
 }
 
+/// The communicator that receives are for.
+pub(crate) trait Owner: Send + Sync {
+    /// Does the work with the communicator's turn; an error, and nothing done, if another thread has
+    /// it.
+    fn in_turn(&self, work: &mut dyn FnMut()) -> Result<()>;
+    /// What an error of the bootstrap comes from, as far as the communicator knows better.
+    fn blame(&self, error: Error) -> Error;
+}
+
 /// A communicator's ordered queues of receives.
 pub(crate) struct Receives {
     bootstrap: Arc<dyn Bootstrap>,
@@ -55,6 +68,8 @@ struct Queue {
     /// The number of the message that comes next.
     next: u64,
     pending: VecDeque<Job>,
+    /// The message of the first job, if it has come and could not be used yet.
+    arrived: Option<Vec<u8>>,
     /// A receive failed: what comes next is not known any more.
     broken: Option<String>,
 }
@@ -70,11 +85,18 @@ type Finish = dyn FnOnce(Result<&[u8]>) + Send;
 /// Something that a peer sent, or will send.
 #[must_use = "a future does nothing until it is asked"]
 pub struct Future<T> {
-    slot: Arc<Mutex<Option<Result<T>>>>,
+    slot: Arc<Mutex<Slot<T>>>,
     queue: Arc<Mutex<Queue>>,
     bootstrap: Arc<dyn Bootstrap>,
+    owner: Arc<dyn Owner>,
     peer: u32,
     tag: u32,
+}
+
+enum Slot<T> {
+    Empty,
+    Full(Result<T>),
+    Taken,
 }
 
 impl Receives {
@@ -110,50 +132,65 @@ impl Receives {
         self.channel(peer, tag, |channel| channel.sent += 1)
     }
 
-    /// The next receive of the queue; `parse` makes the value from the message.
+    /// The next receive of the queue; `parse` makes the value from the message, in the owner's turn.
     pub(crate) fn receive<T: Send + 'static>(
         &self,
+        owner: Arc<dyn Owner>,
         peer: u32,
         tag: u32,
         kind: Kind,
         parse: impl FnOnce(&[u8]) -> Result<T> + Send + 'static,
     ) -> Result<Future<T>> {
         let queue = self.channel(peer, tag, |channel| channel.queue.clone())?;
-        let slot = Arc::new(Mutex::new(None));
+        let slot = Arc::new(Mutex::new(Slot::Empty));
         let finish = {
             let slot = slot.clone();
             move |message: Result<&[u8]>| {
                 let value = message.and_then(parse);
-                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Slot::Full(value);
             }
         };
         let job = Job { kind, finish: Box::new(finish) };
         queue.lock().unwrap_or_else(PoisonError::into_inner).pending.push_back(job);
-        Ok(Future { slot, queue, bootstrap: self.bootstrap.clone(), peer, tag })
+        let bootstrap = self.bootstrap.clone();
+        Ok(Future { slot, queue, bootstrap, owner, peer, tag })
     }
 }
 
 impl<T> Future<T> {
     /// Waits for the message, at most as long as the bootstrap waits, and for the earlier ones of
     /// the same rank and tag, which it resolves first.
-    pub fn get(self) -> Result<T> {
+    ///
+    /// [`Error::Busy`] while another thread uses the communicator: nothing is lost then, ask again. With
+    /// any other outcome the future has done its work; asked again it is an error.
+    pub fn get(&self) -> Result<T> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let value = self.slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(value) = value {
-                return value;
+            {
+                let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+                match std::mem::replace(&mut *slot, Slot::Taken) {
+                    Slot::Full(value) => return value,
+                    Slot::Empty => *slot = Slot::Empty,
+                    Slot::Taken => {
+                        return Err(Error::Order {
+                            what: format!("{self:?} was asked before, and gave what it had"),
+                        });
+                    }
+                }
             }
             let Some(job) = queue.pending.pop_front() else {
                 // Not reached: the job that fills the slot is in the queue until it has done so.
                 return Err(gone());
             };
-            queue.run(job, &*self.bootstrap, self.peer, self.tag);
+            queue.run(job, self)?;
         }
     }
 }
 
 impl Queue {
-    fn run(&mut self, job: Job, bootstrap: &dyn Bootstrap, peer: u32, tag: u32) {
+    /// Fills the slot of a job, or puts it back with its message.
+    fn run<T>(&mut self, job: Job, from: &Future<T>) -> Result<()> {
+        let Future { bootstrap, owner, peer, tag, .. } = from;
         if let Some(why) = &self.broken {
             (job.finish)(Err(Error::Order {
                 what: format!(
@@ -161,25 +198,36 @@ impl Queue {
                      failed ({why})"
                 ),
             }));
-            return;
+            return Ok(());
         }
-        let number = self.next;
-        let message = bootstrap.recv(peer, FUTURE_TAGS | tag);
-        let body = match &message {
-            Ok(message) => parse_message(message, job.kind, number),
-            Err(error) => {
-                self.broken = Some(error.to_string());
-                Ok(&[][..])
-            }
+        let message = match self.arrived.take() {
+            Some(message) => message,
+            None => match bootstrap.recv(*peer, FUTURE_TAGS | tag) {
+                Ok(message) => message,
+                Err(error) => {
+                    let error = owner.blame(error);
+                    self.broken = Some(error.to_string());
+                    self.next += 1;
+                    (job.finish)(Err(error));
+                    return Ok(());
+                }
+            },
         };
-        if let Err(Error::Malformed { field: "header", why, .. }) = &body {
-            self.broken = Some(why.clone());
+        let mut work = Some(job);
+        let finished = owner.in_turn(&mut || {
+            let Some(job) = work.take() else { return };
+            let body = parse_message(&message, job.kind, self.next);
+            if let Err(Error::Malformed { field: "header", why, .. }) = &body {
+                self.broken = Some(why.clone());
+            }
+            self.next += 1;
+            (job.finish)(body);
+        });
+        if let Some(job) = work {
+            self.pending.push_front(job);
+            self.arrived = Some(message);
         }
-        self.next += 1;
-        match message.as_ref().err() {
-            None => (job.finish)(body),
-            Some(_) => (job.finish)(message.map(|_| &[][..])),
-        }
+        finished
     }
 }
 
@@ -211,25 +259,52 @@ impl<T> std::fmt::Debug for Future<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use super::*;
     use crate::LocalBootstrap;
 
-    fn pair() -> [Arc<dyn Bootstrap>; 2] {
+    /// A communicator whose turn another thread may have.
+    #[derive(Default)]
+    struct Other {
+        has_turn: AtomicBool,
+    }
+
+    impl Owner for Other {
+        fn in_turn(&self, work: &mut dyn FnMut()) -> Result<()> {
+            if self.has_turn.load(Ordering::Relaxed) {
+                return Err(Error::Busy { rank: 1 });
+            }
+            work();
+            Ok(())
+        }
+
+        fn blame(&self, error: Error) -> Error {
+            error
+        }
+    }
+
+    fn pair() -> [Receives; 2] {
         let mut ranks = LocalBootstrap::create(2, Duration::from_millis(50)).into_iter();
-        [(); 2].map(|()| Arc::new(ranks.next().unwrap()) as Arc<dyn Bootstrap>)
+        [(); 2].map(|()| {
+            let bootstrap: Arc<dyn Bootstrap> = Arc::new(ranks.next().unwrap());
+            Receives::new(&bootstrap)
+        })
     }
 
     fn text(receives: &Receives, tag: u32) -> Future<String> {
+        text_of(receives, tag, &Arc::default())
+    }
+
+    fn text_of(receives: &Receives, tag: u32, owner: &Arc<Other>) -> Future<String> {
         let parse = |bytes: &[u8]| Ok(String::from_utf8(bytes.to_vec()).unwrap());
-        receives.receive(0, tag, Kind::Memory, parse).unwrap()
+        receives.receive(owner.clone(), 0, tag, Kind::Memory, parse).unwrap()
     }
 
     #[test]
     fn the_ith_receive_gets_the_ith_message_in_any_order_of_asking() {
         let [a, b] = pair();
-        let (a, b) = (Receives::new(&a), Receives::new(&b));
         for word in ["one", "two", "three", "four"] {
             a.send(1, 7, Kind::Memory, word.as_bytes()).unwrap();
         }
@@ -243,7 +318,6 @@ mod tests {
     #[test]
     fn a_receive_that_failed_never_shifts_the_later_ones() {
         let [a, b] = pair();
-        let (a, b) = (Receives::new(&a), Receives::new(&b));
         let (first, second) = (text(&b, 7), text(&b, 7));
         assert!(matches!(first.get(), Err(Error::Deadline { peer: 0, .. })));
         a.send(1, 7, Kind::Memory, b"late").unwrap();
@@ -255,9 +329,33 @@ mod tests {
     }
 
     #[test]
+    fn while_another_thread_has_the_turn_no_message_is_lost() {
+        let [a, b] = pair();
+        let other = Arc::new(Other::default());
+        for word in ["one", "two", "three"] {
+            a.send(1, 7, Kind::Memory, word.as_bytes()).unwrap();
+        }
+        let [first, second, third] = [(); 3].map(|()| text_of(&b, 7, &other));
+        other.has_turn.store(true, Ordering::Relaxed);
+        // Of its own message and of earlier ones that it resolves on the way.
+        for _ in 0..2 {
+            assert!(matches!(second.get(), Err(Error::Busy { rank: 1 })));
+            assert!(matches!(first.get(), Err(Error::Busy { .. })));
+        }
+        other.has_turn.store(false, Ordering::Relaxed);
+        assert_eq!(second.get().unwrap(), "two");
+        other.has_turn.store(true, Ordering::Relaxed);
+        assert_eq!(first.get().unwrap(), "one", "it was there already");
+        assert!(matches!(third.get(), Err(Error::Busy { .. })));
+        other.has_turn.store(false, Ordering::Relaxed);
+        assert_eq!(third.get().unwrap(), "three");
+        let error = third.get().unwrap_err().to_string();
+        assert!(error.contains("asked before"), "{error}");
+    }
+
+    #[test]
     fn tags_and_peers_outside_their_range_are_refused() {
-        let [a, _b] = pair();
-        let receives = Receives::new(&a);
+        let [receives, _b] = pair();
         for (peer, tag) in [(1, TAG_LIMIT), (2, 0), (0, 0), (1, u32::MAX)] {
             let sent = receives.send(peer, tag, Kind::Memory, b"");
             assert!(matches!(sent, Err(Error::Invalid { .. })), "{peer} {tag}");

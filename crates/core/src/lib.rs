@@ -17,6 +17,7 @@ mod memory;
 mod preflight;
 mod semaphore;
 mod starved;
+mod tree;
 mod watcher;
 mod wire;
 
@@ -32,7 +33,7 @@ pub use future::Future;
 pub use launch::LaunchEnvironment;
 pub use liveness::{Liveness, Loss, LossCause};
 pub use loss::{EarlyWait, LostRank, WaitCause};
-pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer};
+pub use memory::{Region, RegisteredMemory, Registration, SymmetricBuffer, WeakRegistration};
 pub use mscclrs_env as env;
 pub use preflight::check_environment;
 pub use semaphore::Semaphore;

@@ -15,6 +15,7 @@ mod frame;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::watcher::{self, Handler, Interest, Registration, Watch, Watched};
+use crate::tree::neighbours;
+use crate::watcher::{self, Handler, Registration, Watch, Watched};
 use crate::{Bootstrap, Result};
 use frame::Frame;
 
@@ -53,13 +55,49 @@ pub struct Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} ", self.rank)?;
-        match &self.cause {
+        let lost = if matches!(self.cause, LossCause::Failed(_)) { "" } else { "was lost: " };
+        write!(f, "rank {} {lost}{}", self.rank, self.cause)
+    }
+}
+
+/// As a predicate of the rank.
+impl fmt::Display for LossCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             LossCause::Failed(text) => write!(f, "failed: {text}"),
-            LossCause::HungUp => write!(f, "was lost: its process ended without leaving"),
-            LossCause::Silent => write!(f, "was lost: nothing was heard of it any more"),
+            LossCause::HungUp => write!(f, "its process ended without leaving"),
+            LossCause::Silent => write!(f, "nothing was heard of it any more"),
         }
     }
+}
+
+/// Who hears of the others, on the watcher's thread; a failure that this rank reports itself is heard
+/// on the thread that reports it. Nothing here blocks, and nothing is heard any more once the
+/// [`Liveness`] has left.
+///
+/// What one rank hears of another comes in order: who leaves because of a loss is heard of after that
+/// loss.
+pub(crate) trait Listener: Send + Sync {
+    /// The first loss; called once.
+    fn lost(&self, loss: &Loss);
+    /// A rank said goodbye.
+    fn left(&self, rank: u32);
+}
+
+impl<F: Fn(&Loss) + Send + Sync> Listener for F {
+    fn lost(&self, loss: &Loss) {
+        self(loss);
+    }
+
+    fn left(&self, _: u32) {}
+}
+
+/// A connection to a neighbour in the tree.
+pub(crate) struct Branch {
+    pub(crate) peer: u32,
+    /// The peer is on another host, where a loss need not show as the end of a connection.
+    pub(crate) elsewhere: bool,
+    pub(crate) stream: OwnedFd,
 }
 
 /// One rank's part in watching over a communicator. Dropping it is leaving, unless the thread that
@@ -78,19 +116,49 @@ impl Liveness {
         bootstrap: &dyn Bootstrap,
         on_loss: impl Fn(&Loss) + Send + Sync + 'static,
     ) -> Result<Liveness> {
-        Liveness::start_with(bootstrap, Pace::default(), Box::new(on_loss))
+        Liveness::listen(bootstrap, Box::new(on_loss))
     }
 
-    fn start_with(bootstrap: &dyn Bootstrap, pace: Pace, on_loss: Notice) -> Result<Liveness> {
+    /// As [`Liveness::start`], for who wants to hear of leaving too.
+    pub(crate) fn listen(
+        bootstrap: &dyn Bootstrap,
+        listener: Box<dyn Listener>,
+    ) -> Result<Liveness> {
+        Liveness::start_with(bootstrap, Pace::default(), listener)
+    }
+
+    fn start_with(
+        bootstrap: &dyn Bootstrap,
+        pace: Pace,
+        listener: Box<dyn Listener>,
+    ) -> Result<Liveness> {
         let rank = bootstrap.rank();
-        let mut streams = Vec::new();
+        let mut branches = Vec::new();
         for peer in neighbours(rank, bootstrap.world_size()) {
             let elsewhere = bootstrap.host_id(peer) != bootstrap.host_id(rank);
-            streams.push((peer, elsewhere, bootstrap.stream(peer, LABEL)?));
+            branches.push(Branch { peer, elsewhere, stream: bootstrap.stream(peer, LABEL)? });
         }
+        Liveness::watch(rank, pace, listener, branches)
+    }
+
+    /// Watches over connections that are there already.
+    pub(crate) fn over(
+        rank: u32,
+        listener: Box<dyn Listener>,
+        branches: Vec<Branch>,
+    ) -> Result<Liveness> {
+        Liveness::watch(rank, Pace::default(), listener, branches)
+    }
+
+    fn watch(
+        rank: u32,
+        pace: Pace,
+        listener: Box<dyn Listener>,
+        branches: Vec<Branch>,
+    ) -> Result<Liveness> {
         exit::prepare();
         let (tree, registration) =
-            watcher::register(|watch| Tree::new(rank, pace, on_loss, streams, watch))?;
+            watcher::register(|watch| Tree::new(rank, pace, listener, branches, watch))?;
         Ok(Liveness { registration: Some(registration), tree })
     }
 
@@ -101,16 +169,27 @@ impl Liveness {
 
     /// Ranks that said goodbye, in the order in which this rank heard of it.
     pub fn left(&self) -> Vec<u32> {
-        self.tree.lock().left.clone()
+        self.tree.lock().left.0.clone()
     }
 
     /// This rank cannot go on: all ranks learn it as the loss of this one.
     pub fn report_failure(&self, text: &str) {
-        let loss = Loss { rank: self.tree.rank, cause: LossCause::Failed(text.to_owned()) };
-        let first = self.tree.lock().spread(loss, None);
+        self.report(Loss { rank: self.tree.rank, cause: LossCause::Failed(text.to_owned()) });
+    }
+
+    /// This rank learned of a loss by other means: all ranks hear of it.
+    pub(crate) fn report(&self, loss: Loss) {
+        let mut news = News::default();
+        self.tree.lock().spread(loss, None, &mut news);
         // For what a full socket did not take.
         self.tree.watch.wake();
-        self.tree.notify(first);
+        self.tree.tell(news);
+    }
+
+    /// Closes its connections without a word, as the end of the process does.
+    #[cfg(test)]
+    pub(crate) fn fall_silent(&self) {
+        self.tree.lock().links.clear();
     }
 
     /// Says goodbye. Idempotent; drop does it too.
@@ -134,8 +213,9 @@ impl Drop for Liveness {
     fn drop(&mut self) {
         if std::thread::panicking() && exit::is_our_process() {
             let cause = LossCause::Failed("a thread of it panicked".into());
-            let mut state = self.tree.lock();
-            state.spread(Loss { rank: self.tree.rank, cause }, None);
+            let loss = Loss { rank: self.tree.rank, cause };
+            // Its own rank need not be told.
+            self.tree.lock().spread(loss, None, &mut News::default());
         }
         self.leave();
     }
@@ -154,12 +234,17 @@ impl Default for Pace {
     }
 }
 
-type Notice = Box<dyn Fn(&Loss) + Send + Sync>;
+/// What came up while the state was locked, for the listener.
+#[derive(Default)]
+struct News {
+    left: Vec<u32>,
+    lost: Option<Loss>,
+}
 
 struct Tree {
     rank: u32,
     pace: Pace,
-    on_loss: Notice,
+    listener: Box<dyn Listener>,
     watch: Watch,
     state: Mutex<State>,
 }
@@ -167,7 +252,8 @@ struct Tree {
 struct State {
     links: Vec<Link>,
     loss: Option<Loss>,
-    left: Vec<u32>,
+    /// In the order in which they were heard of, and for looking up.
+    left: (Vec<u32>, HashSet<u32>),
     ticked: Instant,
 }
 
@@ -184,27 +270,19 @@ struct Link {
     spoke: Instant,
 }
 
-/// Parent and children in a binary heap.
-fn neighbours(rank: u32, world_size: u32) -> Vec<u32> {
-    let parent = (rank > 0).then(|| (rank - 1) / 2);
-    let children = [2 * u64::from(rank) + 1, 2 * u64::from(rank) + 2];
-    let children = children.into_iter().filter(|&c| c < u64::from(world_size)).map(|c| c as u32);
-    parent.into_iter().chain(children).collect()
-}
-
 impl Tree {
     fn new(
         rank: u32,
         pace: Pace,
-        on_loss: Notice,
-        streams: Vec<(u32, bool, OwnedFd)>,
+        listener: Box<dyn Listener>,
+        branches: Vec<Branch>,
         watch: Watch,
     ) -> Result<Arc<Tree>> {
         let now = Instant::now();
         let mut links = Vec::new();
-        for (key, (peer, elsewhere, stream)) in (0..).zip(streams) {
+        for (key, Branch { peer, elsewhere, stream }) in (0..).zip(branches) {
             let slot = exit::Slot::new(&stream);
-            let socket = watch.watch(stream, key, Interest::Always)?;
+            let socket = watch.watch(stream, key)?;
             let (inbox, outbox) = (Vec::new(), Vec::new());
             let (heard, spoke) = (now, now);
             links.push(Link {
@@ -219,8 +297,8 @@ impl Tree {
                 spoke,
             });
         }
-        let state = State { links, loss: None, left: Vec::new(), ticked: now };
-        Ok(Arc::new(Tree { rank, pace, on_loss, watch, state: Mutex::new(state) }))
+        let state = State { links, loss: None, left: Default::default(), ticked: now };
+        Ok(Arc::new(Tree { rank, pace, listener, watch, state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -228,22 +306,27 @@ impl Tree {
     }
 
     /// Not under the lock: the callee may ask who is lost.
-    fn notify(&self, first: Option<Loss>) {
-        if let Some(loss) = first {
-            (self.on_loss)(&loss);
+    fn tell(&self, news: News) {
+        if let Some(loss) = news.lost {
+            self.listener.lost(&loss);
+        }
+        for rank in news.left {
+            self.listener.left(rank);
         }
     }
 }
 
 impl Handler for Tree {
     fn ready(&self, key: u32) {
-        let first = self.lock().read(key);
-        self.notify(first);
+        let mut news = News::default();
+        self.lock().read(key, &mut news);
+        self.tell(news);
     }
 
     fn tick(&self) {
-        let first = self.lock().tick(self.pace);
-        self.notify(first);
+        let mut news = News::default();
+        self.lock().tick(self.pace, &mut news);
+        self.tell(news);
     }
 
     fn needs_tick(&self) -> bool {
@@ -252,12 +335,17 @@ impl Handler for Tree {
 }
 
 impl State {
-    /// Reads what a neighbour says; gives the loss, if it is the first.
-    fn read(&mut self, key: u32) -> Option<Loss> {
-        let at = self.links.iter().position(|link| link.key == key)?;
+    /// Reads what a neighbour says, and passes on what the others have to hear.
+    fn read(&mut self, key: u32, news: &mut News) {
+        self.take(key, news);
+        // Once for all frames: when a large group ends, each rank hears of every other.
+        self.links.iter_mut().for_each(Link::flush);
+    }
+
+    fn take(&mut self, key: u32, news: &mut News) {
+        let Some(at) = self.links.iter().position(|link| link.key == key) else { return };
         let peer = self.links[at].peer;
         let open = self.links[at].fill();
-        let mut first = None;
         loop {
             // What was said before the end counts more than the end.
             match Frame::take(&mut self.links[at].inbox) {
@@ -265,51 +353,49 @@ impl State {
                 Ok(Some(Frame::Heartbeat)) => {}
                 Ok(Some(Frame::Goodbye)) => {
                     self.links.remove(at);
-                    self.tell_left(peer, key);
-                    return first;
+                    self.tell_left(peer, key, news);
+                    return;
                 }
-                Ok(Some(Frame::Left(rank))) => self.tell_left(rank, key),
-                Ok(Some(Frame::Lost(loss))) => {
-                    let loss = self.spread(loss, Some(key));
-                    first = first.or(loss);
-                }
+                Ok(Some(Frame::Left(rank))) => self.tell_left(rank, key, news),
+                Ok(Some(Frame::Lost(loss))) => self.spread(loss, Some(key), news),
                 Err(_) => {
                     self.links.remove(at);
                     let cause = LossCause::Failed("it sent a damaged message".into());
-                    return first.or(self.spread(Loss { rank: peer, cause }, None));
+                    self.spread(Loss { rank: peer, cause }, None, news);
+                    return;
                 }
             }
         }
         if !open {
             self.links.remove(at);
-            first = first.or(self.spread(Loss { rank: peer, cause: LossCause::HungUp }, None));
+            self.spread(Loss { rank: peer, cause: LossCause::HungUp }, None, news);
         }
-        first
     }
 
-    /// Tells all neighbours but the one it comes from; gives the loss, if it is the first.
-    fn spread(&mut self, loss: Loss, except: Option<u32>) -> Option<Loss> {
+    /// Tells all neighbours but the one it comes from, if it is the first.
+    fn spread(&mut self, loss: Loss, except: Option<u32>, news: &mut News) {
         if self.loss.is_some() {
-            return None;
+            return;
         }
         self.loss = Some(loss.clone());
         let frame = Frame::Lost(loss.clone());
         for link in self.links.iter_mut().filter(|link| Some(link.key) != except) {
             link.say(&frame);
         }
-        Some(loss)
+        news.lost = Some(loss);
     }
 
-    fn tell_left(&mut self, rank: u32, except: u32) {
-        if !self.left.contains(&rank) {
-            self.left.push(rank);
+    fn tell_left(&mut self, rank: u32, except: u32, news: &mut News) {
+        if self.left.1.insert(rank) {
+            self.left.0.push(rank);
             for link in self.links.iter_mut().filter(|link| link.key != except) {
-                link.say(&Frame::Left(rank));
+                link.put(&Frame::Left(rank));
             }
+            news.left.push(rank);
         }
     }
 
-    fn tick(&mut self, pace: Pace) -> Option<Loss> {
+    fn tick(&mut self, pace: Pace, news: &mut News) {
         let now = Instant::now();
         let asleep = now.duration_since(self.ticked);
         self.ticked = now;
@@ -327,9 +413,10 @@ impl State {
                 silent = Some((link.key, link.peer));
             }
         }
-        let (key, rank) = silent?;
-        self.links.retain(|link| link.key != key);
-        self.spread(Loss { rank, cause: LossCause::Silent }, None)
+        if let Some((key, rank)) = silent {
+            self.links.retain(|link| link.key != key);
+            self.spread(Loss { rank, cause: LossCause::Silent }, None, news);
+        }
     }
 }
 
@@ -356,12 +443,16 @@ impl Link {
     }
 
     fn say(&mut self, frame: &Frame) {
+        self.put(frame);
+        self.flush();
+    }
+
+    fn put(&mut self, frame: &Frame) {
         self.spoke = Instant::now();
         // A neighbour that reads nothing gets no more than this.
         if self.outbox.len() < 64 << 10 {
             frame.put(&mut self.outbox);
         }
-        self.flush();
     }
 
     /// A failure is not looked at: the end of the connection shows when it is read.

@@ -256,7 +256,7 @@ impl Communicator {
         }
         let weak = Arc::downgrade(shared);
         let connection = connection.clone();
-        shared.receives.receive(peer, tag, Kind::Semaphore, move |message| {
+        shared.receives.receive(self.as_owner(), peer, tag, Kind::Semaphore, move |message| {
             let shared = weak.upgrade().ok_or_else(crate::future::gone)?;
             let mut lease = lease;
             lease.remote = Some(Remote::read(&shared, peer, message)?);
@@ -342,6 +342,46 @@ mod tests {
             let (tokens, free) = comm.shared.tokens.count();
             assert_eq!(free, tokens - 10);
             comm.bootstrap().barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_token_is_not_free_while_a_graph_may_use_it() {
+        on_ranks(|comm| {
+            let peer = 1 - comm.rank();
+            let connection = comm.connect(&Default::default(), peer, 1).unwrap().get().unwrap();
+            let build = || comm.build_semaphore(&connection, 1).unwrap().get().unwrap();
+            let used = || {
+                // What one side lets go of the other hears with the next but one.
+                for _ in 0..3 {
+                    build();
+                    comm.reclaim().unwrap();
+                }
+                let (tokens, free) = comm.shared.tokens.count();
+                tokens - free
+            };
+            let before = used();
+            let semaphore = build();
+            let stream = comm.device().create_stream().unwrap();
+            let graph = stream.capture::<Error>(|stream| {
+                comm.order(stream)?;
+                // A kernel that uses it would be captured here.
+                drop(semaphore);
+                Ok(())
+            });
+            comm.bootstrap().barrier().unwrap();
+            assert_eq!(used(), before + 1);
+            drop(graph.unwrap());
+            let since = std::time::Instant::now();
+            // A graph lets go on a thread of its own; both ranks go round equally often.
+            loop {
+                let mine = [u8::from(used() == before)];
+                let all = comm.bootstrap().all_gather(&mine).unwrap();
+                if all.iter().all(|done| done[0] == 1) {
+                    break;
+                }
+                assert!(since.elapsed() < Duration::from_secs(10));
+            }
         });
     }
 

@@ -5,7 +5,7 @@
 //! is not called any more. In the child of a fork there is no such thread; what the child inherited
 //! is closed there without touching the parent's epoll set, which both share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,19 +28,11 @@ pub(crate) trait Handler: Send + Sync {
     fn ready(&self, key: u32);
     /// Time has passed.
     fn tick(&self) {}
-    /// Whether `tick` is to be called.
+    /// Whether `tick` is to be called. Asked after each call of the handler and after
+    /// [`Watch::wake`], so that a process of a thousand ranks does not ask all for each event.
     fn needs_tick(&self) -> bool {
         false
     }
-}
-
-/// How a socket is watched.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interest {
-    /// Until it is dropped.
-    Always,
-    /// For one event.
-    Once,
 }
 
 /// Starts to watch on behalf of a handler, which `make` builds from the means to watch sockets.
@@ -53,7 +45,7 @@ pub(crate) fn register<H: Handler + 'static>(
     let handler = make(watch)?;
     let entry = Arc::new(Entry { handler: handler.clone(), live: Mutex::new(true) });
     watcher.shared.entries().insert(id, entry);
-    watcher.shared.wake();
+    watcher.shared.wake(id);
     Ok((handler, Registration { watcher, id }))
 }
 
@@ -88,12 +80,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Watches `fd` under `key`.
-    pub(crate) fn watch(&self, fd: OwnedFd, key: u32, interest: Interest) -> Result<Watched> {
+    pub(crate) fn watch(&self, fd: OwnedFd, key: u32) -> Result<Watched> {
         let data = EventData::new_u64(u64::from(self.id) << 32 | u64::from(key));
-        let mut flags = EventFlags::IN | EventFlags::RDHUP;
-        if interest == Interest::Once {
-            flags |= EventFlags::ONESHOT;
-        }
+        let flags = EventFlags::IN | EventFlags::RDHUP;
         epoll::add(&self.shared.epoll, &fd, data, flags)
             .map_err(|error| Error::io("cannot watch a socket", error))?;
         Ok(Watched { fd: Some(fd), watch: self.clone() })
@@ -101,7 +90,7 @@ impl Watch {
 
     /// Makes the thread look at `needs_tick` again.
     pub(crate) fn wake(&self) {
-        self.shared.wake();
+        self.shared.wake(self.id);
     }
 }
 
@@ -156,6 +145,8 @@ struct Shared {
     next: AtomicU32,
     stop: AtomicBool,
     entries: Mutex<HashMap<u32, Arc<Entry>>>,
+    /// Handlers to be asked whether they need ticks.
+    changed: Mutex<Vec<u32>>,
 }
 
 impl Shared {
@@ -167,46 +158,78 @@ impl Shared {
         std::process::id() == self.pid
     }
 
-    fn wake(&self) {
+    fn entry(&self, id: u32) -> Option<Arc<Entry>> {
+        self.entries().get(&id).cloned()
+    }
+
+    /// Makes the thread ask a handler whether it needs ticks.
+    fn wake(&self, id: u32) {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.rouse();
+    }
+
+    fn rouse(&self) {
         // The counter is full only if the thread has been woken anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     fn run(&self) {
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 256];
+        let mut ticking = BTreeSet::new();
         let mut next_tick = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
-            let ticking: Vec<_> =
-                self.entries().values().filter(|e| e.handler.needs_tick()).cloned().collect();
             let now = Instant::now();
             if !ticking.is_empty() && now >= next_tick {
-                for entry in &ticking {
-                    call(entry, |handler| handler.tick());
+                for id in ticking.clone() {
+                    if let Some(entry) = self.entry(id) {
+                        call(&entry, |handler| handler.tick());
+                    }
+                    self.ask(id, &mut ticking);
                 }
                 next_tick = Instant::now() + TICK;
                 continue;
             }
-            let limit = (!ticking.is_empty())
-                .then(|| Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() });
-            drop(ticking);
+            let limit = (!ticking.is_empty()).then(|| next_tick.saturating_duration_since(now));
+            let limit = limit.map(|limit| Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: limit.subsec_nanos().into(),
+            });
             // Interrupted or not, the loop starts anew.
             if let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events, limit.as_ref()) {
-                self.dispatch(ready);
+                let before = ticking.is_empty();
+                self.dispatch(ready, &mut ticking);
+                if before {
+                    next_tick = Instant::now() + TICK;
+                }
             }
         }
     }
 
-    fn dispatch(&self, ready: &[epoll::Event]) {
+    fn dispatch(&self, ready: &[epoll::Event], ticking: &mut BTreeSet<u32>) {
         for event in ready {
             let data = event.data.u64();
             if data == WAKE {
                 let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+                let changed =
+                    mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
+                for id in changed {
+                    self.ask(id, ticking);
+                }
                 continue;
             }
-            let entry = self.entries().get(&((data >> 32) as u32)).cloned();
-            if let Some(entry) = entry {
+            let id = (data >> 32) as u32;
+            if let Some(entry) = self.entry(id) {
                 call(&entry, |handler| handler.ready(data as u32));
             }
+            self.ask(id, ticking);
+        }
+    }
+
+    fn ask(&self, id: u32, ticking: &mut BTreeSet<u32>) {
+        if self.entry(id).is_some_and(|entry| entry.handler.needs_tick()) {
+            ticking.insert(id);
+        } else {
+            ticking.remove(&id);
         }
     }
 }
@@ -262,6 +285,7 @@ impl Watcher {
             next: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             entries: Mutex::default(),
+            changed: Mutex::default(),
         });
         let runs = Arc::clone(&shared);
         let thread = with_signals_blocked(|| {
@@ -284,7 +308,7 @@ impl Drop for Watcher {
         }
         let is_this_thread = self.is_this_thread();
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.rouse();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && !is_this_thread

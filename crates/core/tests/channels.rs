@@ -4,7 +4,7 @@
 mod common;
 
 use common::{ChannelArgs, Rank, kernel, on_ranks};
-use mscclrs_core::{MemoryChannel, register_launch_tag};
+use mscclrs_core::{Error, MemoryChannel, register_launch_tag};
 use mscclrs_gpu::Buffer;
 
 const BYTES: u64 = 4096;
@@ -183,6 +183,35 @@ fn futures_of_one_tag_resolve_in_the_order_they_were_made() {
         let rest: Vec<u64> = futures.into_iter().map(|f| f.get().unwrap().bytes()).collect();
         assert_eq!((rest, last.bytes()), (vec![256, 1024], 2048));
         assert_eq!(last.rank(), peer);
+        rank.comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_future_asked_while_another_thread_has_the_turn_can_be_asked_again() {
+    on_ranks(2, |rank| {
+        let peer = 1 - rank.rank();
+        let memory = rank.comm.register_memory(&rank.buffer(256)).unwrap();
+        rank.comm.send_memory(&memory, peer, 1).unwrap();
+        let connection = rank.connect(peer, 2);
+        let received = rank.comm.recv_memory(peer, 1).unwrap();
+        let semaphore = rank.comm.build_semaphore(&connection, 1).unwrap();
+        std::thread::scope(|scope| {
+            let turn = rank.comm.enter().unwrap();
+            let (received, semaphore) = (&received, &semaphore);
+            let other = scope.spawn(move || {
+                // The second resolves the first on its way.
+                assert!(matches!(semaphore.get(), Err(Error::Busy { .. })));
+                assert!(matches!(received.get(), Err(Error::Busy { .. })));
+            });
+            other.join().unwrap();
+            drop(turn);
+        });
+        assert_eq!(received.get().unwrap().bytes(), 256);
+        let semaphore = semaphore.get().unwrap();
+        rank.launch_semaphore("send_signals", &semaphore, 1).unwrap();
+        rank.launch_semaphore("wait_signals", &semaphore, 1).unwrap();
+        rank.synchronize().unwrap();
         rank.comm.bootstrap().barrier().unwrap();
     });
 }

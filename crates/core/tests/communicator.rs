@@ -100,6 +100,98 @@ fn an_operation_outside_of_an_open_capture_is_refused() {
 }
 
 #[test]
+fn two_captures_at_once_are_refused_one_after_the_other_not() {
+    on_ranks(1, |rank| {
+        let second = rank.comm.device().create_stream().unwrap();
+        let ordered = |stream: &Stream, work: &dyn Fn() -> mscclrs_core::Result<()>| {
+            stream.capture(|stream| {
+                rank.comm.order(stream)?;
+                work()
+            })
+        };
+        let refused = ordered(&rank.stream, &|| {
+            let inner = second.capture(|second| rank.comm.order(second));
+            match inner.err() {
+                Some(Error::Order { what }) => {
+                    assert!(what.contains("end that capture first"), "{what}");
+                }
+                other => panic!("{other:?}"),
+            }
+            // The one that was there first goes on.
+            rank.comm.order(&rank.stream)
+        });
+        refused.unwrap();
+        for stream in [&second, &rank.stream, &rank.stream] {
+            ordered(stream, &|| Ok(())).unwrap();
+        }
+        // A capture that came to nothing is over too.
+        let failed = ordered(&rank.stream, &|| Err(Error::Order { what: "a test".into() }));
+        assert!(failed.is_err());
+        ordered(&second, &|| Ok(())).unwrap();
+    });
+}
+
+#[test]
+fn streams_of_one_capture_are_ordered() {
+    on_ranks(1, |rank| {
+        let second = rank.comm.device().create_stream().unwrap();
+        let event = rank.comm.device().create_event(false).unwrap();
+        let buffer = rank.buffer(1 << 20);
+        let graph = rank.stream.capture(|stream| {
+            rank.comm.order(stream)?;
+            stream.record(&event)?;
+            second.wait(&event)?;
+            for value in 1..=20u8 {
+                let stream = if value % 2 == 0 { stream } else { &second };
+                rank.comm.order(stream)?;
+                buffer.fill(stream, value)?;
+            }
+            Ok::<_, Error>(())
+        });
+        let exec = graph.unwrap().instantiate().unwrap();
+        for _ in 0..5 {
+            rank.comm.launch_graph(&exec, &rank.stream).unwrap();
+            rank.synchronize().unwrap();
+            let mut bytes = vec![0; 1 << 20];
+            buffer.read(&rank.stream, 0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|&byte| byte == 20));
+        }
+    });
+}
+
+#[test]
+fn a_graph_can_be_replayed_when_its_communicator_was_dropped_during_the_capture() {
+    on_ranks(1, |rank| {
+        let Rank { comm, stream } = rank;
+        let device = comm.device().clone();
+        let memory =
+            comm.register_memory(&device.alloc(64, mscclrs_gpu::MemoryKind::Shareable).unwrap());
+        let memory = memory.unwrap();
+        let target = device.alloc(64, mscclrs_gpu::MemoryKind::Plain).unwrap();
+        let mut comm = Some((comm, memory));
+        let graph = stream.capture(|stream| {
+            let (comm, memory) = comm.take().unwrap();
+            comm.order(stream)?;
+            // SAFETY: the graph keeps what is dropped while it is captured.
+            unsafe { stream.copy(target.address(), memory.address(), 64)? };
+            drop(memory);
+            drop(comm);
+            Ok::<_, Error>(())
+        });
+        let exec = graph.unwrap().instantiate().unwrap();
+        for _ in 0..10 {
+            let other = device.alloc(64, mscclrs_gpu::MemoryKind::Shareable).unwrap();
+            other.fill(&stream, 0xee).unwrap();
+            target.fill(&stream, 1).unwrap();
+            exec.launch(&stream).unwrap();
+            let mut bytes = [9; 64];
+            target.read(&stream, 0, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 64]);
+        }
+    });
+}
+
+#[test]
 fn a_wait_that_takes_too_long_is_an_error_on_every_rank_and_says_who_waited() {
     let errors = on_ranks(3, |rank| {
         let peer = (rank.rank() + 1) % 3;

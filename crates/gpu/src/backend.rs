@@ -37,6 +37,8 @@ pub(crate) trait BackendDevice: Send + Sync {
         handle: &ExportedHandle,
         fd: Option<OwnedFd>,
     ) -> Result<Box<dyn BackendMapping>>;
+    /// Releases what was dropped. May wait for the device.
+    fn reclaim(&self) {}
     fn create_stream(&self) -> Result<Arc<dyn BackendStream>>;
     /// Uses a stream that somebody else owns (CUDA: a CUstream as a number).
     fn wrap_stream(&self, raw: u64) -> Result<Arc<dyn BackendStream>>;
@@ -96,7 +98,10 @@ pub(crate) trait BackendStream: Send + Sync {
     fn call_host(&self, work: Box<dyn FnOnce() + Send>) -> Result<()>;
     fn begin_capture(&self) -> Result<()>;
     fn end_capture(&self) -> Result<Box<dyn BackendGraph>>;
+    /// A broken capture is one too.
     fn is_capturing(&self) -> Result<bool>;
+    /// The number of the capture that the stream is in; an error for a broken one.
+    fn capture_id(&self) -> Result<Option<u64>>;
     /// While capturing: keeps `held` alive as long as the graph and what is made from it.
     fn retain(&self, held: Arc<dyn Any + Send + Sync>) -> Result<()>;
     fn raw(&self) -> u64;

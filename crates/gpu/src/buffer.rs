@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::BackendMemory;
+use crate::capture::Parked;
 use crate::{Device, Result, Stream};
 
 /// The kind of an allocation.
@@ -16,20 +17,25 @@ pub enum MemoryKind {
     Shareable,
 }
 
-/// An allocation, freed when the last clone is dropped and no graph that used it is left.
+/// An allocation, freed some time after the last clone was dropped: when what streams had to do with it
+/// by then is done, no graph that used it by calls of this type is left, and neither is one whose
+/// capture was open at that time. Dropping never waits.
+///
+/// A graph that uses it by address alone, in a kernel's arguments, has to be told to keep it:
+/// [`Stream::retain`].
 #[derive(Clone)]
 pub struct Buffer {
-    inner: Arc<dyn BackendMemory>,
+    inner: Arc<Parked<Box<dyn BackendMemory>>>,
     device: Device,
 }
 
 impl Buffer {
     pub(crate) fn new(device: Device, memory: Box<dyn BackendMemory>) -> Self {
-        Buffer { inner: memory.into(), device }
+        Buffer { inner: Arc::new(Parked::new(device.kind(), memory)), device }
     }
 
     pub(crate) fn memory(&self) -> &dyn BackendMemory {
-        &*self.inner
+        &***self.inner
     }
 
     /// The device it was allocated on.

@@ -140,9 +140,20 @@ impl Device {
     }
 
     /// Allocates zeroed memory. May wait for the device: do not call it while a kernel of ours waits
-    /// for something that only the caller can do.
+    /// for something that only the caller can do. Frees what was dropped before, too.
     pub fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         Ok(Buffer::new(self.clone(), self.inner.alloc(bytes, kind)?))
+    }
+
+    /// Frees memory that was dropped and that nothing uses any more. May wait for the device, as
+    /// [`Device::alloc`] may.
+    ///
+    /// There is seldom a need for it: dropped memory is freed in the background as soon as no kernel runs
+    /// that could be held up by it, and by the next allocation. In a process that uses streams of somebody
+    /// else ([`Device::wrap_stream`]) that moment cannot be known, and only allocating, importing and
+    /// this call free.
+    pub fn reclaim(&self) {
+        self.inner.reclaim();
     }
 
     /// Names memory that somebody else allocated and keeps alive, so that it can be exported.
@@ -153,15 +164,20 @@ impl Device {
         Ok(Buffer::new(self.clone(), self.inner.adopt(address, bytes)?))
     }
 
-    /// A new queue, independent of all others.
+    /// A new queue, independent of all others. May wait for the device, as [`Device::alloc`] may.
     pub fn create_stream(&self) -> Result<Stream> {
         Ok(Stream::new(self.clone(), self.inner.create_stream()?))
     }
 
-    /// Uses a queue that somebody else owns.
+    /// Uses a queue that somebody else owns. An error for CUDA's default streams, the legacy one (0 and
+    /// 1) and the per-thread one (2): they mean other queues, or another one on each thread.
+    ///
+    /// From the first such call on dropped memory is no longer freed in the background, see
+    /// [`Device::reclaim`].
     ///
     /// # Safety
-    /// `raw` is a live stream of this device (CUDA: a CUstream) and outlives the result.
+    /// `raw` is a live stream of this device (CUDA: a CUstream). It outlives the result with all its
+    /// clones, and what remembers the streams that work was enqueued on: communicators.
     pub unsafe fn wrap_stream(&self, raw: u64) -> Result<Stream> {
         Ok(Stream::new(self.clone(), self.inner.wrap_stream(raw)?))
     }

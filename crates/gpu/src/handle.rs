@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::BackendMapping;
+use crate::capture::Parked;
 use crate::{Buffer, Device, Result};
 
 /// The form in which memory is given to another process.
@@ -54,9 +55,9 @@ impl Buffer {
     }
 }
 
-/// A peer's memory mapped here; unmapped when dropped.
+/// A peer's memory mapped here; unmapped after it was dropped, as a [`Buffer`] is freed.
 pub struct Mapping {
-    inner: Box<dyn BackendMapping>,
+    inner: Parked<Box<dyn BackendMapping>>,
 }
 
 impl Mapping {
@@ -78,8 +79,10 @@ impl std::fmt::Debug for Mapping {
 }
 
 impl Device {
-    /// Maps a peer's memory. `fd` is the descriptor of a [`HandleKind::PosixFd`].
+    /// Maps a peer's memory. `fd` is the descriptor of a [`HandleKind::PosixFd`]. May wait for the
+    /// device, as [`Device::alloc`] may.
     pub fn import(&self, handle: &ExportedHandle, fd: Option<OwnedFd>) -> Result<Mapping> {
-        Ok(Mapping { inner: self.backend().import(handle, fd)? })
+        let mapping = self.backend().import(handle, fd)?;
+        Ok(Mapping { inner: Parked::new(self.kind(), mapping) })
     }
 }

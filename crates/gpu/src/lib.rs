@@ -8,6 +8,7 @@
 
 mod backend;
 mod buffer;
+mod capture;
 mod cpu;
 mod cuda;
 mod device;

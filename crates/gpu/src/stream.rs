@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mscclrs_device::KernelArgs;
 
-use crate::backend::BackendStream;
+use crate::backend::{BackendGraph, BackendStream};
+use crate::capture::OpenCapture;
 use crate::{Device, Error, Event, Function, Graph, Result};
 
 /// The shape of a launch.
@@ -47,7 +48,8 @@ impl Stream {
     /// Enqueues a launch; does not block. The arguments are copied.
     ///
     /// # Safety
-    /// The arguments hold addresses that the kernel may use as it does until it has run.
+    /// The arguments hold addresses that the kernel may use as it does until it has run; in a graph, as
+    /// long as the graph or what is made of it is used.
     pub unsafe fn launch<A: KernelArgs>(
         &self,
         function: &Function,
@@ -110,14 +112,22 @@ impl Stream {
     }
 
     /// Captures what `work` enqueues on this stream into a graph, instead of running it.
+    ///
+    /// The graph keeps what `work` writes to by calls of [`Buffer`](crate::Buffer), what it was told to
+    /// [retain](Stream::retain), and memory that is dropped while the capture lasts. What else captured
+    /// launches use has to live as long as the graph, and what is made of it, are used.
     pub fn capture<E: From<Error>>(
         &self,
         work: impl FnOnce(&Stream) -> std::result::Result<(), E>,
     ) -> std::result::Result<Graph, E> {
         self.inner.begin_capture()?;
+        // Ended in any case, a panic too, so that a failed one does not stick to the stream.
+        let mut capturing = Capturing { stream: Some(self) };
+        let open = OpenCapture::begin(self.device.kind());
+        self.inner.retain(open.parking())?;
         let done = work(self);
-        // The capture is ended in any case, so that a failed one does not stick to the stream.
-        let graph = self.inner.end_capture();
+        drop(open);
+        let graph = capturing.end();
         done?;
         Ok(Graph { inner: graph? })
     }
@@ -125,6 +135,13 @@ impl Stream {
     /// Whether what is enqueued now is captured into a graph.
     pub fn is_capturing(&self) -> Result<bool> {
         self.inner.is_capturing()
+    }
+
+    /// The capture that the stream is in: a number that no other capture of this process ever has. All
+    /// streams that joined a capture have the same. An error if the capture was broken by a call that
+    /// captures forbid.
+    pub fn capture_id(&self) -> Result<Option<u64>> {
+        self.inner.capture_id()
     }
 
     /// While the stream is capturing: keeps `held` alive as long as the graph and what is made of it.
@@ -135,6 +152,29 @@ impl Stream {
     /// The back end's own handle (CUDA: the CUstream).
     pub fn raw(&self) -> u64 {
         self.inner.raw()
+    }
+}
+
+/// Ends a capture.
+struct Capturing<'a> {
+    stream: Option<&'a Stream>,
+}
+
+impl Capturing<'_> {
+    fn end(&mut self) -> Result<Box<dyn BackendGraph>> {
+        match self.stream.take() {
+            Some(stream) => stream.inner.end_capture(),
+            None => unreachable!("a capture is ended once"),
+        }
+    }
+}
+
+impl Drop for Capturing<'_> {
+    fn drop(&mut self) {
+        if self.stream.is_some() {
+            // What it came to is of no interest any more.
+            let _ = self.end();
+        }
     }
 }
 

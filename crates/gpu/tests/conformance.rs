@@ -41,19 +41,23 @@ macro_rules! conformance {
 conformance! {
     a_failed_capture_leaves_the_stream_usable,
     a_launch_that_cannot_run_is_refused,
+    a_panic_in_a_capture_leaves_the_stream_usable,
     a_part_of_an_allocation_can_be_adopted_and_exported,
     an_event_orders_two_streams,
     an_event_that_was_never_recorded_holds_nobody_up,
     bytes_go_there_and_back,
     captured_uploads_hold_the_bytes_of_then,
+    captures_are_told_apart,
     copies_and_fills_run_in_order,
     devices_of_an_ordinal_are_the_same,
     dropped_memory_outlives_the_work_that_uses_it,
+    drops_do_not_wait_for_the_work_that_uses_them,
     events_measure_time,
     exported_memory_is_the_same_memory,
     graphs_replay_kernels,
     handles_are_checked,
     host_calls_run_in_order,
+    memory_dropped_while_a_stream_is_captured_lives_as_long_as_the_graph,
     memory_is_zeroed,
     ranges_outside_of_a_buffer_are_refused,
     residency_is_asked_for,
@@ -372,6 +376,35 @@ fn dropped_memory_outlives_the_work_that_uses_it(kind: BackendKind) {
     }
 }
 
+fn drops_do_not_wait_for_the_work_that_uses_them(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let buffers = KINDS.map(|kind| device.alloc(1 << 16, kind).unwrap());
+    let shared = device.alloc(1 << 16, MemoryKind::Shareable).unwrap();
+    let mappings = handle_kinds(&device).into_iter().map(|kind| {
+        let exported = shared.export(kind).unwrap();
+        device.import(&exported.handle, exported.fd).unwrap()
+    });
+    let mappings: Vec<_> = mappings.collect();
+    let event = device.create_event(false).unwrap();
+    let other = device.create_stream().unwrap();
+    let gate = gate(&stream);
+    for buffer in &buffers {
+        buffer.fill(&stream, 1).unwrap();
+    }
+    for mapping in &mappings {
+        copy(&stream, mapping.address(), buffers[0].address(), 1 << 16);
+    }
+    stream.record(&event).unwrap();
+    other.wait(&event).unwrap();
+    let start = Instant::now();
+    drop((buffers, mappings, shared, event, other));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(!stream.is_idle().unwrap(), "the work has still to run");
+    drop(gate);
+    finish(&stream);
+    device.reclaim();
+}
+
 fn graphs_replay_kernels(kind: BackendKind) {
     let (device, stream) = open(kind);
     let [data, result] = [0; 2].map(|_| device.alloc(1024, MemoryKind::Plain).unwrap());
@@ -422,6 +455,73 @@ fn a_failed_capture_leaves_the_stream_usable(kind: BackendKind) {
     assert!(matches!(failed, Err(Error::Unsupported { what: "this", .. })));
     buffer.write(&stream, 0, &[1]).unwrap();
     assert_eq!(read(&buffer, &stream)[..2], [1, 0]);
+}
+
+fn a_panic_in_a_capture_leaves_the_stream_usable(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let buffer = device.alloc(64, MemoryKind::Plain).unwrap();
+    let panicked = std::thread::scope(|scope| {
+        let body = || {
+            let _ = stream.capture::<Error>(|_| std::panic::resume_unwind(Box::new("on purpose")));
+        };
+        scope.spawn(body).join()
+    });
+    assert!(panicked.is_err());
+    assert!(!stream.is_capturing().unwrap());
+    buffer.write(&stream, 0, &[1]).unwrap();
+    assert_eq!(read(&buffer, &stream)[..2], [1, 0]);
+}
+
+fn captures_are_told_apart(kind: BackendKind) {
+    let (device, stream) = open(kind);
+    let other = device.create_stream().unwrap();
+    let (fork, join) = (device.create_event(false).unwrap(), device.create_event(false).unwrap());
+    assert_eq!(stream.capture_id().unwrap(), None);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let captured = stream.capture::<Error>(|stream| {
+            let id = stream.capture_id()?;
+            ids.push(id.unwrap());
+            assert_eq!(other.capture_id()?, None);
+            stream.record(&fork)?;
+            other.wait(&fork)?;
+            assert_eq!(other.capture_id()?, id, "it joined");
+            other.record(&join)?;
+            stream.wait(&join)
+        });
+        captured.unwrap();
+        assert_eq!((stream.capture_id().unwrap(), other.capture_id().unwrap()), (None, None));
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "{ids:?}");
+}
+
+fn memory_dropped_while_a_stream_is_captured_lives_as_long_as_the_graph(kind: BackendKind) {
+    const BYTES: u64 = 4 << 20;
+    let (device, stream) = open(kind);
+    let result = device.alloc(BYTES, MemoryKind::Plain).unwrap();
+    for memory in KINDS {
+        let source = device.alloc(BYTES, memory).unwrap();
+        source.fill(&stream, 7).unwrap();
+        finish(&stream);
+        let graph = stream.capture::<Error>(|stream| {
+            // By address: nobody tells the graph to keep it.
+            copy(stream, result.address(), source.address(), BYTES);
+            drop(source);
+            Ok(())
+        });
+        let exec = graph.unwrap().instantiate().unwrap();
+        for round in 0..3 {
+            // What is freed would be given to these.
+            let others: Vec<Buffer> =
+                (0..8).map(|_| device.alloc(BYTES, memory).unwrap()).collect();
+            others.iter().for_each(|other| other.fill(&stream, 0xee).unwrap());
+            result.fill(&stream, 0).unwrap();
+            exec.launch(&stream).unwrap();
+            let bytes = read(&result, &stream);
+            assert!(bytes.iter().all(|&byte| byte == 7), "{memory:?} in round {round}");
+        }
+    }
 }
 
 fn retained_objects_live_as_long_as_the_graph(kind: BackendKind) {

@@ -19,7 +19,7 @@ use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 use crate::Result;
 use crate::starved::Starved;
-use crate::watcher::{Interest, Watch, Watched};
+use crate::watcher::{Watch, Watched};
 
 /// How long a stranger may take to prove the secret and say what it wants.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ impl Acceptor {
         let listeners = listeners
             .into_iter()
             .zip(0..)
-            .map(|(fd, key)| watch.watch(fd, key, Interest::Always))
+            .map(|(fd, key)| watch.watch(fd, key))
             .collect::<Result<_>>()?;
         let state = State {
             listeners,
@@ -134,6 +134,11 @@ impl Acceptor {
         !self.lock().pending.is_empty()
     }
 
+    /// Whether somebody who proved the secret has not said yet what it wants.
+    pub(super) fn has_proved(&self) -> bool {
+        self.lock().pending.values().any(|pending| !pending.is_stranger())
+    }
+
     /// How many came with a wrong secret.
     pub(super) fn refused(&self) -> u32 {
         self.lock().refused
@@ -170,7 +175,7 @@ impl Acceptor {
             // Without it small messages are slow, nothing worse.
             let _ = sockopt::set_tcp_nodelay(&fd, true);
             let key = state.new_key();
-            let Ok(socket) = self.watch.watch(fd, key, Interest::Always) else { continue };
+            let Ok(socket) = self.watch.watch(fd, key) else { continue };
             if state.pending.len() >= PENDING {
                 state.push_out();
             }
@@ -193,8 +198,7 @@ impl Acceptor {
 impl State {
     /// Drops the oldest that has not proved the secret; those that have end by their deadline.
     fn push_out(&mut self) -> bool {
-        let stranger = |p: &Pending| matches!(p.step, Step::Hello | Step::Proof(_));
-        let oldest = self.pending.iter().find(|(_, p)| stranger(p)).map(|(&key, _)| key);
+        let oldest = self.pending.iter().find(|(_, p)| p.is_stranger()).map(|(&key, _)| key);
         oldest.and_then(|key| self.pending.remove(&key)).is_some()
     }
 
@@ -221,6 +225,10 @@ impl State {
 }
 
 impl Pending {
+    fn is_stranger(&self) -> bool {
+        matches!(self.step, Step::Hello | Step::Proof(_))
+    }
+
     /// Reads what is there, never more than the step at hand needs; gives the first message when
     /// it is complete.
     fn advance(&mut self, secret: &Secret) -> io::Result<Option<Vec<u8>>> {

@@ -1,21 +1,32 @@
-//! all_gather and barrier in log2(n) messages a rank.
+//! all_gather and barrier over the tree of the ranks: at most three messages a rank, whatever the
+//! number of ranks, and three peers that it has to be connected with.
 //!
-//! Dissemination (Bruck et al. 1997): after the step of distance d a rank holds what d·2 ranks from
-//! itself upward gave. Each step has another partner, and messages of a pair keep their order, so
-//! steps of consecutive calls cannot be confused; call number and kind travel along to tell ranks
-//! that are in different calls.
+//! What the ranks give goes up the tree, and what all gave comes down. A rank that finds something
+//! wrong sends that instead, upwards and downwards, so that all ranks of the call end with one error,
+//! which names who is to blame. For that a rank waits a little longer the further a message has to go
+//! that it waits for: the one next to a rank that does not come finds it first.
+//!
+//! Messages of a pair keep their order; call number and kind travel along to tell ranks that are in
+//! different calls, and what is left of a call that failed is skipped by the next.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Bootstrap;
 use super::mailbox::{Key, Missed};
+use super::wire::{Damaged, Reader, Writer};
+use crate::tree::{children, depth, height, parent};
 use crate::{Error, Result};
 
-const GATHER: u8 = 1;
-const BARRIER: u8 = 2;
-/// Kind, then the call's number.
-const HEADER: usize = 9;
+/// Bytes in front of each block, and of all of them.
+const BLOCK_HEAD: usize = 12;
+const HEAD: usize = 14;
+
+/// How much longer a rank waits for each step of the tree that is before it.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long a rank that found something wrong waits to hear what all are told.
+const HEAR: Duration = Duration::from_secs(1);
 
 /// What the collectives are built from.
 pub(super) trait Post: Bootstrap {
@@ -43,6 +54,7 @@ impl Call {
                 Error::Deadline { operation, rank, peer, waited: self.started.elapsed() }
             }
             Missed::Gone(why) => Error::PeerGone { operation, rank, peer, why },
+            Missed::Lost { rank: peer, why } => Error::PeerGone { operation, rank, peer, why },
         }
     }
 
@@ -73,93 +85,430 @@ impl Call {
 #[derive(Default)]
 pub(super) struct Turn(Mutex<u64>);
 
-pub(super) fn all_gather(post: &impl Post, turn: &Turn, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let call = Call::new("all_gather", post.timeout());
-    call.check_length(post.rank(), post.rank(), data.len())?;
-    let mut turn = turn.0.lock().unwrap_or_else(PoisonError::into_inner);
-    *turn += 1;
-    let (rank, n) = (post.rank(), post.world_size());
-    let mut held = Vec::with_capacity(n as usize);
-    held.push(data.to_vec());
-    let mut distance = 1;
-    while distance < n {
-        let count = distance.min(n - distance);
-        let mut message = header(GATHER, *turn);
-        for block in held.iter().take(count as usize) {
-            message.extend_from_slice(&(block.len() as u64).to_le_bytes());
-            message.extend_from_slice(block);
+/// What all ranks do together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gather = 1,
+    Barrier = 2,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Gather => "all_gather",
+            Kind::Barrier => "barrier",
         }
-        let (to, from) = partners(rank, n, distance);
-        call.check_length(rank, to, message.len())?;
-        post.post(to, Key::Collective, &message, &call)?;
-        let answer = post.take(from, Key::Collective, &call)?;
-        let mut rest =
-            body(&answer, GATHER, *turn).map_err(|why| call.protocol(rank, from, why))?;
-        for _ in 0..count {
-            let block = next_block(&mut rest).ok_or_else(|| {
-                call.protocol(rank, from, "sent a damaged all_gather message".into())
-            })?;
-            held.push(block.to_vec());
-        }
-        distance *= 2;
     }
-    // Held are the ranks from this one upward, around the end.
-    held.rotate_right(rank as usize);
-    Ok(held)
+}
+
+pub(super) fn all_gather(post: &impl Post, turn: &Turn, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let call = Call::new(Kind::Gather.name(), post.timeout());
+    call.check_length(post.rank(), post.rank(), data.len())?;
+    let step = Step::new(post, &call, turn, Kind::Gather);
+    let table = step.run(vec![(post.rank(), data.to_vec())])?;
+    by_rank(table, post.world_size()).map_err(|Damaged| {
+        let from = parent(post.rank()).unwrap_or(0);
+        call.protocol(post.rank(), from, "sent a damaged all_gather message".into())
+    })
 }
 
 pub(super) fn barrier(post: &impl Post, turn: &Turn) -> Result<()> {
-    let call = Call::new("barrier", post.timeout());
-    let mut turn = turn.0.lock().unwrap_or_else(PoisonError::into_inner);
-    *turn += 1;
-    let (rank, n) = (post.rank(), post.world_size());
-    let mut distance = 1;
-    while distance < n {
-        let (to, from) = partners(rank, n, distance);
-        post.post(to, Key::Collective, &header(BARRIER, *turn), &call)?;
-        let answer = post.take(from, Key::Collective, &call)?;
-        body(&answer, BARRIER, *turn).map_err(|why| call.protocol(rank, from, why))?;
-        distance *= 2;
+    let call = Call::new(Kind::Barrier.name(), post.timeout());
+    Step::new(post, &call, turn, Kind::Barrier).run(Vec::new()).map(|_| ())
+}
+
+/// What ranks gave, each with its number.
+type Blocks = Vec<(u32, Vec<u8>)>;
+
+fn by_rank(mut blocks: Blocks, world_size: u32) -> std::result::Result<Vec<Vec<u8>>, Damaged> {
+    blocks.sort_unstable_by_key(|(rank, _)| *rank);
+    let whole = blocks.iter().map(|(rank, _)| *rank).eq(0..world_size);
+    if whole { Ok(blocks.into_iter().map(|(_, block)| block).collect()) } else { Err(Damaged) }
+}
+
+/// One call of all ranks, on this one.
+struct Step<'a, P: Post> {
+    post: &'a P,
+    call: &'a Call,
+    kind: Kind,
+    number: u64,
+    /// Two threads take turns.
+    _turn: MutexGuard<'a, u64>,
+}
+
+impl<'a, P: Post> Step<'a, P> {
+    fn new(post: &'a P, call: &'a Call, turn: &'a Turn, kind: Kind) -> Self {
+        let mut turn = turn.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *turn += 1;
+        Step { post, call, kind, number: *turn, _turn: turn }
     }
-    Ok(())
-}
 
-fn partners(rank: u32, n: u32, distance: u32) -> (u32, u32) {
-    let (rank, n, distance) = (u64::from(rank), u64::from(n), u64::from(distance));
-    (((rank + n - distance) % n) as u32, ((rank + distance) % n) as u32)
-}
-
-fn header(kind: u8, turn: u64) -> Vec<u8> {
-    let mut message = vec![kind];
-    message.extend_from_slice(&turn.to_le_bytes());
-    message
-}
-
-fn body(message: &[u8], kind: u8, turn: u64) -> std::result::Result<&[u8], String> {
-    let Some((head, rest)) = message.split_first_chunk::<HEADER>() else {
-        return Err("sent a collective message without a header".into());
-    };
-    if head[..] == header(kind, turn)[..] {
-        return Ok(rest);
+    fn run(&self, mine: Blocks) -> Result<Blocks> {
+        let (rank, n) = (self.post.rank(), self.post.world_size());
+        let collected = self.collect(mine);
+        let outcome = match parent(rank) {
+            None => collected,
+            Some(parent) => self.report(parent, collected),
+        };
+        let message = self.message(&outcome);
+        let mut told = Ok(());
+        for child in children(rank, n) {
+            // Both are told, whatever becomes of the first.
+            told = told.and(self.post.post(child, Key::Collective, &message, self.call));
+        }
+        let blocks = outcome.map_err(|failure| failure.into_error(self.call))?;
+        told.map(|()| blocks)
     }
-    let name = match head[0] {
-        GATHER => "all_gather",
-        BARRIER => "barrier",
-        _ => "something unknown",
-    };
-    let mut number = [0; 8];
-    number.copy_from_slice(&head[1..]);
-    let number = u64::from_le_bytes(number);
-    Err(format!(
-        "is in {name} (its collective call number {number}, this rank's is {turn}); all ranks must \
-         make the same calls in the same order"
-    ))
+
+    /// What this rank and all below it gave.
+    fn collect(&self, mine: Blocks) -> std::result::Result<Blocks, Failure> {
+        let (rank, n) = (self.post.rank(), self.post.world_size());
+        let limit = self.call.deadline + STEP * height(rank, n);
+        let mut blocks = mine;
+        for child in children(rank, n) {
+            blocks.append(&mut self.take(child, limit)?);
+        }
+        let bytes: usize = blocks.iter().map(|(_, block)| block.len() + BLOCK_HEAD).sum();
+        if bytes > super::MAX_MESSAGE - HEAD {
+            let most = super::MAX_MESSAGE;
+            let why = format!(
+                "would pass on {bytes} bytes, its own and those of ranks below it in the tree; at most \
+                 {most} are allowed"
+            );
+            return Err(Failure::Protocol { rank, peer: rank, why });
+        }
+        Ok(blocks)
+    }
+
+    /// Sends upwards, and waits for what comes down.
+    fn report(
+        &self,
+        parent: u32,
+        collected: std::result::Result<Blocks, Failure>,
+    ) -> std::result::Result<Blocks, Failure> {
+        let (rank, n) = (self.post.rank(), self.post.world_size());
+        let message = self.message(&collected);
+        if let Err(error) = self.post.post(parent, Key::Collective, &message, self.call) {
+            return Err(collected.err().unwrap_or_else(|| Failure::of(error, rank)));
+        }
+        match collected {
+            Ok(_) => self.take(parent, self.call.deadline + STEP * (height(0, n) + depth(rank))),
+            Err(mine) => {
+                let heard = self.take(parent, Instant::now() + HEAR);
+                match heard {
+                    Err(Failure::Deadline { rank: waiting, .. }) if waiting == rank => Err(mine),
+                    // It cannot be: the parent was told that it failed.
+                    Ok(_) => Err(mine),
+                    Err(heard) => Err(heard),
+                }
+            }
+        }
+    }
+
+    /// What a neighbour sent in this call.
+    fn take(&self, from: u32, limit: Instant) -> std::result::Result<Blocks, Failure> {
+        let rank = self.post.rank();
+        let (operation, started) = (self.call.operation.clone(), self.call.started);
+        let call = Call { operation, started, deadline: limit };
+        loop {
+            let message = self
+                .post
+                .take(from, Key::Collective, &call)
+                .map_err(|error| Failure::of(error, rank))?;
+            let protocol = |why| Failure::Protocol { rank, peer: from, why };
+            let damaged = |Damaged| protocol("sent a damaged collective message".into());
+            let mut reader = Reader(&message);
+            let (kind, number) = read_head(&mut reader).map_err(damaged)?;
+            if number < self.number {
+                // Left over from a call that failed here.
+                continue;
+            }
+            if kind != Some(self.kind) || number != self.number {
+                return Err(protocol(self.differs(kind, number)));
+            }
+            return match Failure::read(&mut reader).map_err(damaged)? {
+                Some(failure) => Err(failure),
+                None => read_blocks(reader, self.post.world_size()).map_err(damaged),
+            };
+        }
+    }
+
+    fn differs(&self, kind: Option<Kind>, number: u64) -> String {
+        format!(
+            "is in {} (its collective call number {number}, this rank's is {}); all ranks must make \
+             the same calls in the same order",
+            kind.map_or("something unknown", Kind::name),
+            self.number
+        )
+    }
+
+    fn message(&self, outcome: &std::result::Result<Blocks, Failure>) -> Vec<u8> {
+        let head = Writer::default().u8(self.kind as u8).u64(self.number);
+        match outcome {
+            Err(failure) => failure.write(head).0,
+            Ok(blocks) => {
+                let mut writer = head.u8(0).u32(blocks.len() as u32);
+                for (rank, block) in blocks {
+                    writer = writer.u32(*rank).u64(block.len() as u64);
+                    writer.0.extend_from_slice(block);
+                }
+                writer.0
+            }
+        }
+    }
 }
 
-fn next_block<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, after) = rest.split_first_chunk::<8>()?;
-    let (block, after) =
-        after.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-    *rest = after;
-    Some(block)
+fn read_head(reader: &mut Reader<'_>) -> std::result::Result<(Option<Kind>, u64), Damaged> {
+    let kind = match reader.u8()? {
+        1 => Some(Kind::Gather),
+        2 => Some(Kind::Barrier),
+        _ => None,
+    };
+    Ok((kind, reader.u64()?))
+}
+
+fn read_blocks(mut reader: Reader<'_>, most: u32) -> std::result::Result<Blocks, Damaged> {
+    let count = reader.u32()?;
+    if count > most {
+        return Err(Damaged);
+    }
+    let block = |_| {
+        let (rank, length) = (reader.u32()?, reader.u64()?);
+        let length = usize::try_from(length).map_err(|_| Damaged)?;
+        Ok((rank, reader.bytes(length)?.to_vec()))
+    };
+    let blocks = (0..count).map(block).collect::<std::result::Result<_, Damaged>>()?;
+    reader.end()?;
+    Ok(blocks)
+}
+
+/// What ends a call on all ranks.
+enum Failure {
+    /// `rank` waited for `peer`, which did not come.
+    Deadline { rank: u32, peer: u32, waited: Duration },
+    /// `rank` saw that `peer` is gone.
+    Gone { rank: u32, peer: u32, why: String },
+    /// `rank` got from `peer` what it cannot use.
+    Protocol { rank: u32, peer: u32, why: String },
+}
+
+impl Failure {
+    /// `here` is this rank, whose own trouble the error is if it names nobody.
+    fn of(error: Error, here: u32) -> Failure {
+        match error {
+            Error::Deadline { rank, peer, waited, .. } => Failure::Deadline { rank, peer, waited },
+            Error::PeerGone { rank, peer, why, .. } => Failure::Gone { rank, peer, why },
+            Error::Protocol { rank, peer, why, .. } => Failure::Protocol { rank, peer, why },
+            other => Failure::Protocol { rank: here, peer: here, why: format!("failed: {other}") },
+        }
+    }
+
+    fn into_error(self, call: &Call) -> Error {
+        let operation = call.operation.clone();
+        match self {
+            Failure::Deadline { rank, peer, waited } => {
+                Error::Deadline { operation, rank, peer, waited }
+            }
+            Failure::Gone { rank, peer, why } => Error::PeerGone { operation, rank, peer, why },
+            Failure::Protocol { rank, peer, why } => Error::Protocol { operation, rank, peer, why },
+        }
+    }
+
+    fn write(&self, writer: Writer) -> Writer {
+        match self {
+            Failure::Deadline { rank, peer, waited } => {
+                let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                writer.u8(1).u32(*rank).u32(*peer).u64(ms)
+            }
+            Failure::Gone { rank, peer, why } => writer.u8(2).u32(*rank).u32(*peer).text(why),
+            Failure::Protocol { rank, peer, why } => writer.u8(3).u32(*rank).u32(*peer).text(why),
+        }
+    }
+
+    /// None where the message brings blocks.
+    fn read(reader: &mut Reader<'_>) -> std::result::Result<Option<Failure>, Damaged> {
+        let code = reader.u8()?;
+        if code == 0 {
+            return Ok(None);
+        }
+        let (rank, peer) = (reader.u32()?, reader.u32()?);
+        let failure = match code {
+            1 => Failure::Deadline { rank, peer, waited: Duration::from_millis(reader.u64()?) },
+            2 => Failure::Gone { rank, peer, why: reader.text()? },
+            3 => Failure::Protocol { rank, peer, why: reader.text()? },
+            _ => return Err(Damaged),
+        };
+        if !reader.0.is_empty() {
+            return Err(Damaged);
+        }
+        Ok(Some(failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::LocalBootstrap;
+
+    /// Counts what a rank sends.
+    struct Counting {
+        inner: LocalBootstrap,
+        turn: Turn,
+        posts: AtomicU32,
+    }
+
+    impl Bootstrap for Counting {
+        fn rank(&self) -> u32 {
+            self.inner.rank()
+        }
+        fn world_size(&self) -> u32 {
+            self.inner.world_size()
+        }
+        fn send(&self, peer: u32, tag: u32, data: &[u8]) -> Result<()> {
+            self.inner.send(peer, tag, data)
+        }
+        fn recv(&self, peer: u32, tag: u32) -> Result<Vec<u8>> {
+            self.inner.recv(peer, tag)
+        }
+        fn all_gather(&self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+            all_gather(self, &self.turn, data)
+        }
+        fn barrier(&self) -> Result<()> {
+            barrier(self, &self.turn)
+        }
+        fn host_id(&self, rank: u32) -> u64 {
+            self.inner.host_id(rank)
+        }
+        fn process_id(&self, rank: u32) -> u64 {
+            self.inner.process_id(rank)
+        }
+        fn stream(&self, peer: u32, label: u32) -> Result<OwnedFd> {
+            self.inner.stream(peer, label)
+        }
+        fn timeout(&self) -> Duration {
+            self.inner.timeout()
+        }
+    }
+
+    impl Post for Counting {
+        fn post(&self, to: u32, key: Key, data: &[u8], call: &Call) -> Result<()> {
+            self.posts.fetch_add(1, Ordering::Relaxed);
+            self.inner.post(to, key, data, call)
+        }
+        fn take(&self, from: u32, key: Key, call: &Call) -> Result<Vec<u8>> {
+            self.inner.take(from, key, call)
+        }
+    }
+
+    /// Runs `body` on a thread a rank; nobody leaves before all are done.
+    fn on_ranks<T: Send>(
+        n: u32,
+        timeout: Duration,
+        body: impl Fn(&Counting) -> T + Sync,
+    ) -> Vec<T> {
+        let make = |inner| Counting { inner, turn: Turn::default(), posts: AtomicU32::new(0) };
+        let ranks: Vec<_> = LocalBootstrap::create(n, timeout).into_iter().map(make).collect();
+        std::thread::scope(|scope| {
+            let body = &body;
+            let threads: Vec<_> =
+                ranks.iter().map(|rank| scope.spawn(move || body(rank))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_rank_sends_three_messages_at_most_whatever_the_number_of_ranks() {
+        for n in [1, 2, 3, 8, 33, 120] {
+            for sent in on_ranks(n, LONG, |rank| {
+                let all = rank.all_gather(&vec![rank.rank() as u8; rank.rank() as usize]).unwrap();
+                assert!(all.iter().enumerate().all(|(r, block)| *block == vec![r as u8; r]));
+                rank.posts.load(Ordering::Relaxed)
+            }) {
+                assert!(sent <= 3, "{sent} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_in_another_call_is_the_same_error_on_all_and_the_next_call_works() {
+        for odd in 0..9 {
+            let errors = on_ranks(9, LONG, |rank| {
+                rank.barrier().unwrap();
+                let failed = match rank.rank() == odd {
+                    true => rank.barrier(),
+                    false => rank.all_gather(b"x").map(|_| ()),
+                };
+                for round in 0..3u8 {
+                    let all = rank.all_gather(&[round, rank.rank() as u8]).unwrap();
+                    assert!((0..9).zip(&all).all(|(r, block)| *block == [round, r]));
+                    rank.barrier().unwrap();
+                }
+                failed.unwrap_err()
+            });
+            for (rank, error) in (0..).zip(&errors) {
+                let text = error.to_string();
+                let (who, what) = match rank == odd {
+                    true => (rank, "is in all_gather"),
+                    false => (odd, "is in barrier"),
+                };
+                assert!(text.contains(what), "{odd}: {text}");
+                assert!(
+                    rank == odd || text.contains(&format!("rank {who} is in")),
+                    "{odd}: {text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named_by_all() {
+        let named_by_all = |late| {
+            let errors = on_ranks(9, Duration::from_millis(300), |rank| {
+                (rank.rank() != late).then(|| rank.barrier().unwrap_err())
+            });
+            errors.into_iter().flatten().all(|error| match error {
+                Error::Deadline { peer, .. } => peer == late,
+                other => panic!("{other}"),
+            })
+        };
+        for late in [0, 3, 8] {
+            // Ranks that begin at different times name the one next to them, and a machine that is
+            // busy makes them.
+            assert!((0..5).any(|_| named_by_all(late)), "{late}");
+        }
+    }
+
+    #[test]
+    fn every_damaged_message_is_an_error() {
+        on_ranks(3, LONG, |rank| {
+            let n = 3;
+            let call = Call::new("all_gather", LONG);
+            let step = Step::new(rank, &call, &rank.turn, Kind::Gather);
+            let blocks = vec![(0, vec![1, 2, 3]), (1, Vec::new()), (2, vec![4])];
+            let message = step.message(&Ok(blocks.clone()));
+            let read = |bytes: &[u8]| {
+                let mut reader = Reader(bytes);
+                read_head(&mut reader)?;
+                match Failure::read(&mut reader)? {
+                    Some(_) => Ok(Vec::new()),
+                    None => read_blocks(reader, n),
+                }
+            };
+            assert_eq!(read(&message).unwrap(), blocks);
+            assert!((0..message.len()).all(|cut| read(&message[..cut]).is_err()));
+            assert!(read(&[&message[..], &[0]].concat()).is_err());
+            let twice = vec![(0, Vec::new()), (0, Vec::new()), (2, Vec::new())];
+            assert_eq!(by_rank(twice, n), Err(Damaged));
+            assert!(by_rank(blocks, n).is_ok());
+            let failure = Failure::Gone { rank: 1, peer: 2, why: "x".into() };
+            let message = step.message(&Err(failure));
+            assert!(read(&message).is_ok());
+            assert!((0..message.len()).all(|cut| read(&message[..cut]).is_err()));
+        });
+    }
 }

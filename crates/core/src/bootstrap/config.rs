@@ -131,6 +131,7 @@ impl Config {
                     to: id.addresses().to_vec(),
                     from: Vec::new(),
                     listen: Vec::new(),
+                    served_by: None,
                     loopback: id.addresses().iter().all(|a| a.ip().is_loopback()),
                 });
             }
@@ -147,6 +148,7 @@ impl Config {
             to: Vec::new(),
             from,
             listen: Vec::new(),
+            served_by: Some(0),
             loopback: address.is_loopback(),
         };
         if self.rank == 0 {

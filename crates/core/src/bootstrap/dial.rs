@@ -92,7 +92,7 @@ pub(super) fn until_deadline(
     deadline: Instant,
     mut failing: impl FnMut(&Failed),
 ) -> Result<OwnedFd, Failed> {
-    let mut pause = Duration::from_millis(5);
+    let mut pause = Duration::from_millis(1);
     let mut last = None;
     loop {
         for &to in addresses {

@@ -10,18 +10,21 @@ pub(super) const JOIN: u8 = 1;
 pub(super) const MAIL: u8 = 2;
 pub(super) const STREAM: u8 = 3;
 
-/// The longest verdict: a table of the most ranks.
-pub(super) const MAX_VERDICT: usize = 32 << 20;
+/// The longest verdict: the names of the most ranks.
+pub(super) const MAX_VERDICT: usize = 1 << 20;
+/// The longest report.
+pub(super) const MAX_REPORT: usize = 64 << 10;
 
 /// What all ranks learn of each.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) host_id: u64,
     pub(super) process_id: u64,
 }
 
-/// What a rank reports. The build comes first in every version, so that builds can be told apart.
+/// The first that a rank says, as soon as it can: from then on its end has its name. The build comes
+/// first in every version, so that builds can be told apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) build: String,
@@ -29,16 +32,15 @@ pub(super) struct Join {
     pub(super) world_size: u32,
     /// Until the deadline of this rank.
     pub(super) remaining_ms: u64,
-    pub(super) peer: Peer,
 }
 
 impl Join {
     pub(super) fn encode(&self) -> Vec<u8> {
         let head = Writer::default().u8(JOIN).text(&self.build).u32(self.rank);
-        self.peer.encode(head.u32(self.world_size).u64(self.remaining_ms)).0
+        head.u32(self.world_size).u64(self.remaining_ms).0
     }
 
-    /// Of another build only build and rank numbers are read.
+    /// What another build says behind these is not read.
     pub(super) fn decode(bytes: &[u8]) -> Result<Join, Damaged> {
         let mut reader = Reader(bytes);
         if reader.u8()? != JOIN {
@@ -46,24 +48,20 @@ impl Join {
         }
         let build = reader.text()?;
         let (rank, world_size, remaining_ms) = (reader.u32()?, reader.u32()?, reader.u64()?);
-        let peer = match Peer::decode(&mut reader) {
-            Ok(peer) => peer,
-            Err(_) if build != super::build() => {
-                Peer { addresses: Vec::new(), host_id: 0, process_id: 0 }
-            }
-            Err(damaged) => return Err(damaged),
-        };
+        if build == super::build() {
+            reader.end()?;
+        }
         // A day is as good as for ever, and cannot overflow a clock.
-        Ok(Join { build, rank, world_size, remaining_ms: remaining_ms.min(86_400_000), peer })
+        Ok(Join { build, rank, world_size, remaining_ms: remaining_ms.min(86_400_000) })
     }
 }
 
 impl Peer {
-    fn encode(&self, writer: Writer) -> Writer {
+    pub(super) fn encode(&self, writer: Writer) -> Writer {
         writer.addresses(&self.addresses).u64(self.host_id).u64(self.process_id)
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Peer, Damaged> {
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Peer, Damaged> {
         Ok(Peer {
             addresses: reader.addresses()?,
             host_id: reader.u64()?,
@@ -72,38 +70,76 @@ impl Peer {
     }
 }
 
+/// What a rank says after it joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// Where it can be reached.
+    Reachable(Peer),
+    /// It is connected with its neighbours.
+    Connected,
+    /// It cannot be connected with one.
+    Failed { peer: u32, why: String },
+}
+
+impl Report {
+    /// With its length in front.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let writer = Writer::default();
+        framed(match self {
+            Report::Reachable(peer) => peer.encode(writer.u8(1)),
+            Report::Connected => writer.u8(2),
+            Report::Failed { peer, why } => writer.u8(3).u32(*peer).text(why),
+        })
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Report, Damaged> {
+        let mut reader = Reader(bytes);
+        let report = match reader.u8()? {
+            1 => Report::Reachable(Peer::decode(&mut reader)?),
+            2 => Report::Connected,
+            3 => Report::Failed { peer: reader.u32()?, why: reader.text()? },
+            _ => return Err(Damaged),
+        };
+        reader.end()?;
+        Ok(report)
+    }
+}
+
 /// What the rendezvous answers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
+    /// It came to nothing, for every rank.
     Failed(RendezvousError),
-    Table(Vec<Peer>),
+    /// All have come; the rank is to connect with these.
+    Neighbours(Vec<(u32, Peer)>),
+    /// All are connected.
+    Go,
 }
 
 impl Verdict {
     /// With its length in front.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let body = match self {
-            Verdict::Failed(error) => error.encode(Writer::default().u8(1)),
-            Verdict::Table(peers) => {
-                let head = Writer::default().u8(0).u32(peers.len() as u32);
-                peers.iter().fold(head, |writer, peer| peer.encode(writer))
+        let writer = Writer::default();
+        framed(match self {
+            Verdict::Failed(error) => error.encode(writer.u8(1)),
+            Verdict::Neighbours(peers) => {
+                let head = writer.u8(2).u32(peers.len() as u32);
+                peers.iter().fold(head, |writer, (rank, peer)| peer.encode(writer.u32(*rank)))
             }
-        };
-        let mut message = (body.0.len() as u32).to_le_bytes().to_vec();
-        message.extend_from_slice(&body.0);
-        message
+            Verdict::Go => writer.u8(3),
+        })
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Verdict, Damaged> {
         let mut reader = Reader(bytes);
         let verdict = match reader.u8()? {
-            0 => {
-                let count = reader.u32()?;
-                Verdict::Table(
-                    (0..count).map(|_| Peer::decode(&mut reader)).collect::<Result<_, _>>()?,
-                )
-            }
             1 => Verdict::Failed(RendezvousError::decode(&mut reader)?),
+            2 => {
+                let count = reader.u32()?;
+                let peer = |_| Ok((reader.u32()?, Peer::decode(&mut reader)?));
+                Verdict::Neighbours((0..count).map(peer).collect::<Result<_, Damaged>>()?)
+            }
+            3 => Verdict::Go,
             _ => return Err(Damaged),
         };
         reader.end()?;
@@ -111,56 +147,78 @@ impl Verdict {
     }
 }
 
+/// With its length in front, as all messages between a rank and the rendezvous are.
+pub(super) fn framed(message: Writer) -> Vec<u8> {
+    [&(message.0.len() as u32).to_le_bytes()[..], &message.0].concat()
+}
+
+/// Takes the first whole message out of what came.
+pub(super) fn take_frame(inbox: &mut Vec<u8>, most: usize) -> Result<Option<Vec<u8>>, Damaged> {
+    let Some((length, rest)) = inbox.split_first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > most {
+        return Err(Damaged);
+    }
+    let Some(message) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
+    inbox.drain(..4 + length);
+    Ok(Some(message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_written_is_read_and_damage_is_seen() {
-        let peer = |n: u64| Peer {
+    fn peer(n: u64) -> Peer {
+        Peer {
             addresses: vec!["127.0.0.1:9".parse().unwrap(); n as usize],
             host_id: n,
             process_id: n + 1,
-        };
-        let join = Join {
-            build: super::super::build(),
-            rank: 3,
-            world_size: 4,
-            remaining_ms: 5,
-            peer: peer(2),
-        };
-        let bytes = join.encode();
-        assert_eq!(Join::decode(&bytes).unwrap(), join);
-        let table = Verdict::Table(vec![peer(0), peer(1)]);
-        let encoded = table.encode();
-        assert_eq!(Verdict::decode(&encoded[4..]).unwrap(), table);
-        for cut in 0..bytes.len() {
-            assert!(Join::decode(&bytes[..cut]).is_err());
         }
-        for cut in 4..encoded.len() {
-            assert!(Verdict::decode(&encoded[4..cut]).is_err());
-        }
-        // A count that is not there allocates nothing.
-        assert!(Verdict::decode(&[0, 255, 255, 255, 255]).is_err());
     }
 
     #[test]
-    fn every_failure_survives_the_wire() {
-        for failure in [
-            RendezvousError::BuildMismatch { rank: 1, build: "a".into(), expected: "b".into() },
-            RendezvousError::DuplicateRank { rank: 2 },
-            RendezvousError::MissingRanks {
-                ranks: vec![1, 5],
-                world_size: 6,
-                waited_ms: 7,
-                refused: 8,
-            },
-            RendezvousError::RankLost { rank: 3 },
-            RendezvousError::RankOutOfRange { rank: 9, world_size: 4 },
-            RendezvousError::WorldSizeMismatch { rank: 1, world_size: 2, expected: 3 },
-        ] {
-            let verdict = Verdict::Failed(failure);
-            assert_eq!(Verdict::decode(&verdict.encode()[4..]).unwrap(), verdict);
+    fn a_join_is_read_and_one_of_another_build_too() {
+        let join = Join { build: super::super::build(), rank: 3, world_size: 4, remaining_ms: 5 };
+        let bytes = join.encode();
+        assert_eq!(Join::decode(&bytes).unwrap(), join);
+        for cut in 0..bytes.len() {
+            assert_eq!(Join::decode(&bytes[..cut]), Err(Damaged));
         }
+        let other = Join { build: "9.9.9".into(), ..join };
+        let longer = [&other.encode()[..], b"what only that build knows"].concat();
+        assert_eq!(Join::decode(&longer).unwrap(), other);
+    }
+
+    #[test]
+    fn frames_survive_any_cut_and_damage_is_seen() {
+        let reports = [
+            Report::Reachable(peer(2)),
+            Report::Connected,
+            Report::Failed { peer: 7, why: "no route".into() },
+        ];
+        let verdicts = [
+            Verdict::Neighbours(vec![(0, peer(0)), (9, peer(1))]),
+            Verdict::Go,
+            Verdict::Failed(RendezvousError::RankLost { rank: 3 }),
+            Verdict::Failed(RendezvousError::Unconnected { rank: 1, peer: 2, why: "x".into() }),
+        ];
+        let mut inbox = Vec::new();
+        let mut frames = Vec::new();
+        let sent = reports.iter().map(Report::encode).chain(verdicts.iter().map(Verdict::encode));
+        for byte in sent.flatten() {
+            inbox.push(byte);
+            frames.extend(take_frame(&mut inbox, MAX_REPORT).unwrap());
+        }
+        assert!(inbox.is_empty());
+        let (first, second) = frames.split_at(reports.len());
+        for (frame, report) in first.iter().zip(&reports) {
+            assert_eq!(Report::decode(frame).unwrap(), *report);
+            assert!((0..frame.len()).all(|cut| Report::decode(&frame[..cut]).is_err()));
+        }
+        for (frame, verdict) in second.iter().zip(&verdicts) {
+            assert_eq!(Verdict::decode(frame).unwrap(), *verdict);
+            assert!((0..frame.len()).all(|cut| Verdict::decode(&frame[..cut]).is_err()));
+        }
+        assert_eq!(take_frame(&mut vec![255; 8], MAX_REPORT), Err(Damaged));
     }
 }

@@ -9,8 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::Bootstrap;
 use super::collective::{self, Call, Post, Turn};
 use super::identity;
-use super::mailbox::{Key, Mailbox, Missed};
-use crate::{Error, Result};
+use super::mailbox::{Key, LEFT, Mailbox};
+use crate::{Error, Loss, Result};
 
 /// One rank of a group whose ranks are threads of this process.
 ///
@@ -107,6 +107,12 @@ impl Bootstrap for LocalBootstrap {
         Ok(mine)
     }
 
+    fn report_loss(&self, loss: &Loss) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.lose(loss.rank, &loss.cause.to_string());
+        }
+    }
+
     fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -114,8 +120,8 @@ impl Bootstrap for LocalBootstrap {
 
 impl Post for LocalBootstrap {
     fn post(&self, to: u32, key: Key, data: &[u8], call: &Call) -> Result<()> {
-        if let Some(why) = self.mine().why_gone(to) {
-            return Err(call.error(self.rank, to, Missed::Gone(why)));
+        if let Some(missed) = self.mine().why_gone(to) {
+            return Err(call.error(self.rank, to, missed));
         }
         self.mailboxes[to as usize].put(self.rank, key, data.to_vec());
         Ok(())
@@ -130,9 +136,12 @@ impl Post for LocalBootstrap {
 
 impl Drop for LocalBootstrap {
     fn drop(&mut self) {
-        let why = if std::thread::panicking() { "its thread panicked" } else { "it left" };
         for mailbox in self.mailboxes.iter() {
-            mailbox.close(self.rank, why);
+            if std::thread::panicking() {
+                mailbox.lose(self.rank, "its thread panicked");
+            } else {
+                mailbox.close(self.rank, LEFT);
+            }
         }
     }
 }

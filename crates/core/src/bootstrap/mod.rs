@@ -2,6 +2,7 @@
 
 mod acceptor;
 mod address;
+mod admission;
 mod collective;
 mod config;
 mod dial;
@@ -25,7 +26,7 @@ mod wire;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::{Error, Result};
+use crate::{Error, Loss, Result};
 
 pub use address::{Address, Host};
 pub use config::{Config, Rendezvous};
@@ -45,7 +46,8 @@ pub const MAX_MESSAGE: usize = 256 << 20;
 /// Small messages between the ranks of a communicator, for set-up only.
 ///
 /// Messages between two ranks with one tag arrive in the order sent. Every call has a deadline and
-/// ends with an error that names the rank it waited for. Any thread may call.
+/// ends with an error that names the rank it waited for, or the rank that was lost meanwhile, whichever
+/// was waited for. Any thread may call.
 pub trait Bootstrap: Send + Sync {
     /// This rank.
     fn rank(&self) -> u32;
@@ -85,6 +87,16 @@ pub trait Bootstrap: Send + Sync {
             why: "cannot be reached by a socket: this bootstrap does not offer any".into(),
         })
     }
+    /// The first rank that was lost, as far as this rank knows.
+    fn lost(&self) -> Option<Loss> {
+        None
+    }
+    /// This rank learned by other means that the process of a rank has ended: the calls of all ranks
+    /// end with an error that names it, as when the bootstrap finds it by itself. Does not block. Does
+    /// nothing unless a bootstrap can.
+    fn report_loss(&self, loss: &Loss) {
+        let _ = loss;
+    }
     /// How long each call may wait.
     fn timeout(&self) -> Duration {
         Duration::from_secs(30)
@@ -93,5 +105,5 @@ pub trait Bootstrap: Send + Sync {
 
 /// What must be equal on all ranks: the version, and that of what ranks say to each other.
 fn build() -> String {
-    concat!(env!("CARGO_PKG_VERSION"), " (protocol 1)").into()
+    concat!(env!("CARGO_PKG_VERSION"), " (protocol 2)").into()
 }

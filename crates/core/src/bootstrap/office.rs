@@ -1,30 +1,37 @@
 //! The receiving half of a rank: connections of peers are read into the mailbox as data comes.
 //!
-//! It runs on the watcher's thread, so a sender never waits for the receiver to be in a call. A peer
-//! is gone when the connection it sends on has ended and everything on it was read; if it never
-//! opened one, when it has closed the one this rank sends on and no connection is still coming in.
+//! It runs on the watcher's thread, so a sender never waits for the receiver to be in a call. Who is
+//! gone is said by the tree of ranks, which hears of a loss before it hears that others left because
+//! of it; the end of a connection says only that nothing more comes on it. So a peer is gone when the
+//! tree says so and all that it sent was read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::MAX_MESSAGE;
 use super::acceptor::{Accepted, Acceptor};
+use super::admission::Admission;
 use super::join::{MAIL, STREAM};
-use super::mailbox::{Key, Mailbox};
+use super::mailbox::{Key, LEFT, Mailbox};
 use super::socket;
 use super::wire::{Damaged, Reader, Writer};
 use crate::Result;
-use crate::watcher::{Handler, Interest, Watch, Watched};
+use crate::liveness::{Listener, Loss};
+use crate::watcher::{Handler, Watch, Watched};
 
 /// Length and key of a message.
 pub(super) const HEADER: usize = 12;
 const ENDED: &str = "it left or ended";
+/// How long the tree may take to say what became of a peer whose connection has ended.
+const WORD: Duration = Duration::from_secs(1);
 
 pub(super) struct Office {
     rank: u32,
     world_size: u32,
     pub(super) mailbox: Mailbox,
+    pub(super) admission: Admission,
     acceptor: Acceptor,
     watch: Watch,
     state: Mutex<State>,
@@ -33,12 +40,12 @@ pub(super) struct Office {
 #[derive(Default)]
 struct State {
     incoming: HashMap<u32, Incoming>,
-    /// Whether a peer ever opened a connection for messages.
-    opened: HashMap<u32, ()>,
-    /// Key of a connection this rank sends on, and to whom.
-    outgoing: HashMap<u32, u32>,
-    /// Peers that closed what this rank sends on.
-    suspects: Vec<u32>,
+    /// Peers that ever opened a connection for messages.
+    opened: HashSet<u32>,
+    /// Peers that said goodbye and of which something may still have to be read.
+    leaving: HashSet<u32>,
+    /// Peers whose connection ended, how and when, and of which the tree has said nothing yet.
+    ended: HashMap<u32, (String, Instant)>,
 }
 
 struct Incoming {
@@ -73,15 +80,20 @@ impl First {
 
 impl Office {
     pub(super) fn new(rank: u32, world_size: u32, acceptor: Acceptor, watch: Watch) -> Office {
-        let (mailbox, state) = (Mailbox::default(), Mutex::default());
-        Office { rank, world_size, mailbox, acceptor, watch, state }
+        Office {
+            rank,
+            world_size,
+            mailbox: Mailbox::default(),
+            admission: Admission::default(),
+            acceptor,
+            watch,
+            state: Mutex::default(),
+        }
     }
 
-    /// Watches a connection that this rank sends on, to see when the peer ends it.
-    pub(super) fn watch_outgoing(&self, peer: u32, fd: OwnedFd) -> Result<Watched> {
-        let key = self.acceptor.new_key();
-        self.lock().outgoing.insert(key, peer);
-        self.watch.watch(fd, key, Interest::Once)
+    /// Goes on with the connection to the rendezvous, on which this rank has joined.
+    pub(super) fn await_admission(&self, socket: OwnedFd) -> Result<()> {
+        self.admission.open(socket, self.acceptor.new_key(), &self.watch)
     }
 
     fn accepted(&self, accepted: Accepted) {
@@ -94,7 +106,7 @@ impl Office {
             MAIL => {
                 let mut state = self.lock();
                 // A second connection would break the order of messages.
-                if state.opened.insert(from, ()).is_none() {
+                if state.opened.insert(from) {
                     let socket = accepted.socket;
                     let incoming = Incoming { from, socket, header: Vec::new(), body: Vec::new() };
                     state.incoming.insert(accepted.key, incoming);
@@ -119,35 +131,69 @@ impl Handler for Office {
         let mut state = self.lock();
         if let Some(incoming) = state.incoming.get_mut(&key) {
             if let Err(why) = incoming.read(&self.mailbox) {
-                self.mailbox.close(incoming.from, &why);
+                let peer = incoming.from;
                 state.incoming.remove(&key);
+                if state.leaving.remove(&peer) {
+                    self.mailbox.close(peer, LEFT);
+                } else {
+                    state.ended.insert(peer, (why, Instant::now()));
+                }
             }
-        } else if let Some(peer) = state.outgoing.remove(&key) {
-            state.suspects.push(peer);
-        } else {
-            drop(state);
-            if let Some(accepted) = self.acceptor.ready(key) {
-                self.accepted(accepted);
+            return;
+        }
+        drop(state);
+        if self.admission.has(key) {
+            if !self.admission.read() {
+                // Who waits for a neighbour to connect waits in vain, and is told why by the admission.
+                self.mailbox.lose(self.rank, "the rendezvous came to nothing");
             }
+        } else if let Some(accepted) = self.acceptor.ready(key) {
+            self.accepted(accepted);
         }
     }
 
     fn tick(&self) {
         self.acceptor.tick();
-        if self.acceptor.is_busy() {
-            return;
-        }
         let mut state = self.lock();
-        for peer in std::mem::take(&mut state.suspects) {
-            // Its own connection, if there is one, says when all it sent was read.
-            if !state.opened.contains_key(&peer) {
-                self.mailbox.close(peer, ENDED);
+        let now = Instant::now();
+        let silent = |(_, since): &(String, Instant)| now.duration_since(*since) >= WORD;
+        for (peer, (why, _)) in state.ended.extract_if(|_, ended| silent(ended)) {
+            self.mailbox.close(peer, &why);
+        }
+        // A connection on which a peer has sent something may not have been opened here yet.
+        if !self.acceptor.has_proved() {
+            let State { leaving, incoming, .. } = &mut *state;
+            let reads = |peer: &u32| incoming.values().any(|incoming| incoming.from == *peer);
+            for peer in leaving.extract_if(|peer| !reads(peer)) {
+                self.mailbox.close(peer, LEFT);
             }
         }
     }
 
     fn needs_tick(&self) -> bool {
-        self.acceptor.is_busy() || !self.lock().suspects.is_empty()
+        let state = self.lock();
+        self.acceptor.is_busy() || !state.ended.is_empty() || !state.leaving.is_empty()
+    }
+}
+
+/// A rank's ear at the tree of ranks.
+pub(super) struct Ear(pub(super) Arc<Office>);
+
+impl Listener for Ear {
+    fn lost(&self, loss: &Loss) {
+        self.0.mailbox.lose(loss.rank, &loss.cause.to_string());
+    }
+
+    fn left(&self, rank: u32) {
+        let office = &self.0;
+        let mut state = office.lock();
+        let has_ended = state.ended.remove(&rank).is_some();
+        if has_ended || !(state.opened.contains(&rank) || office.acceptor.has_proved()) {
+            office.mailbox.close(rank, LEFT);
+        } else {
+            state.leaving.insert(rank);
+            office.watch.wake();
+        }
     }
 }
 

@@ -1,10 +1,18 @@
-//! The rendezvous: where ranks report, and get the table of all ranks or one error for all.
+//! The rendezvous: where ranks report, and are brought together or get one error for all.
+//!
+//! First each rank says who it is and where it can be reached. When all have, each is told who its
+//! neighbours in the tree of ranks are, connects with them, and says so; when all have, all are told to
+//! go. Until then a rank that ends is seen here, by the end of its connection, and named to all; from
+//! then on its neighbours see it. So there is no moment at which a rank can be lost unseen.
+//!
+//! A rank sends and gets two or three messages, whatever the number of ranks; who is where the ranks
+//! tell each other over the tree.
 //!
 //! It runs on the watcher's thread and ends by itself: when every rank has its answer, or at the
 //! first deadline of a rank that reported. After an error it stays until as many have been answered
 //! as there are ranks, so that late ranks hear the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,10 +21,12 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendFlags, send};
 
 use super::acceptor::{Accepted, Acceptor};
-use super::join::{Join, Peer, Verdict};
+use super::join::{Join, MAX_REPORT, Peer, Report, Verdict, take_frame};
 use super::secret::Secret;
 use super::socket;
 use super::verdict::RendezvousError;
+use super::wire::Damaged;
+use crate::tree::neighbours;
 use crate::watcher::{self, Handler, Registration, Watched};
 use crate::{Error, Result};
 
@@ -39,15 +49,30 @@ struct State {
     deadline: Instant,
     /// By rank.
     joined: BTreeMap<u32, Joined>,
+    /// The rank behind each socket.
+    ranks: HashMap<u32, u32>,
+    phase: Phase,
+    /// How many ranks are where the phase wants all.
+    there: u32,
     failure: Option<RendezvousError>,
     answered: u32,
-    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Ranks report.
+    Joining,
+    /// They connect with their neighbours.
+    Connecting,
+    Ended,
 }
 
 struct Joined {
-    key: u32,
     socket: Watched,
-    peer: Peer,
+    inbox: Vec<u8>,
+    /// Where it can be reached.
+    peer: Option<Peer>,
+    connected: bool,
 }
 
 impl Root {
@@ -80,9 +105,11 @@ impl Root {
             started,
             deadline: started + limit,
             joined: BTreeMap::new(),
+            ranks: HashMap::new(),
+            phase: Phase::Joining,
+            there: 0,
             failure: None,
             answered: 0,
-            ended: false,
         };
         let (root, registration) = watcher::register(|watch| {
             Ok(Arc::new(Root {
@@ -92,11 +119,11 @@ impl Root {
                 registration: Mutex::new(None),
             }))
         })?;
-        let ended = root.lock();
-        if !ended.ended {
+        let state = root.lock();
+        if state.phase != Phase::Ended {
             *root.registration.lock().unwrap_or_else(PoisonError::into_inner) = Some(registration);
         }
-        drop(ended);
+        drop(state);
         Ok(root)
     }
 
@@ -104,13 +131,14 @@ impl Root {
     pub(super) fn wait_until_ended(&self, limit: Duration) {
         let state = self.lock();
         // Whether it ended or not, the caller goes on.
-        let _ = self.ended.wait_timeout_while(state, limit, |state| !state.ended);
+        let _ = self.ended.wait_timeout_while(state, limit, |state| state.phase != Phase::Ended);
     }
 
     /// The ranks that are awaited still, and the number of ranks; nothing once it is decided.
     pub(super) fn missing(&self) -> Option<(Vec<u32>, u32)> {
         let state = self.lock();
-        let world_size = state.world_size.filter(|_| state.failure.is_none() && !state.ended)?;
+        let decided = state.failure.is_some() || state.phase == Phase::Ended;
+        let world_size = state.world_size.filter(|_| !decided)?;
         Some((state.missing(world_size), world_size))
     }
 
@@ -154,17 +182,53 @@ impl Root {
                 answer(vec![accepted.socket], &Verdict::Failed(failure));
             }
             None => {
-                let peer = join.peer;
-                let joined = Joined { key: accepted.key, socket: accepted.socket, peer };
+                state.ranks.insert(accepted.key, join.rank);
+                let (inbox, peer) = (Vec::new(), None);
+                let joined = Joined { socket: accepted.socket, inbox, peer, connected: false };
                 state.joined.insert(join.rank, joined);
-                if state.joined.len() == size as usize {
-                    self.succeed(state);
-                }
             }
         }
         let expected = state.world_size.unwrap_or(0).max(join.world_size);
         if state.failure.is_some() && state.answered >= expected {
             self.end(state);
+        }
+    }
+
+    /// What a rank that joined says.
+    fn hear(&self, state: &mut State, rank: u32, report: Report) {
+        let Some(joined) = state.joined.get_mut(&rank) else { return };
+        match (state.phase, report) {
+            (Phase::Joining, Report::Reachable(peer)) if joined.peer.is_none() => {
+                joined.peer = Some(peer);
+                state.there += 1;
+                if state.world_size == Some(state.there) {
+                    self.introduce(state);
+                }
+            }
+            (Phase::Connecting, Report::Connected) if !joined.connected => {
+                joined.connected = true;
+                state.there += 1;
+                if state.world_size == Some(state.there) {
+                    self.succeed(state);
+                }
+            }
+            (Phase::Connecting, Report::Failed { peer, why }) => {
+                self.fail(state, RendezvousError::Unconnected { rank, peer, why });
+                self.end(state);
+            }
+            _ => self.lose(state, rank),
+        }
+    }
+
+    /// A rank ended, or says what no rank says at that time.
+    fn lose(&self, state: &mut State, rank: u32) {
+        if state.joined.remove(&rank).is_some() {
+            state.answered += 1;
+            self.fail(state, RendezvousError::RankLost { rank });
+            if state.phase == Phase::Connecting {
+                // All were here, so nobody comes late.
+                self.end(state);
+            }
         }
     }
 
@@ -179,17 +243,31 @@ impl Root {
         }
     }
 
-    fn succeed(&self, state: &mut State) {
+    /// All have reported: each learns who its neighbours are.
+    fn introduce(&self, state: &mut State) {
         // Nobody may meet this listener who looks for the next rendezvous at the same address.
         self.acceptor.close();
-        let (sockets, peers) =
-            std::mem::take(&mut state.joined).into_values().map(|j| (j.socket, j.peer)).unzip();
-        answer(sockets, &Verdict::Table(peers));
+        state.phase = Phase::Connecting;
+        state.there = 0;
+        let size = state.joined.len() as u32;
+        for (&rank, joined) in &state.joined {
+            let peer = |peer| Some((peer, state.joined.get(&peer)?.peer.clone()?));
+            let neighbours = neighbours(rank, size).into_iter().filter_map(peer).collect();
+            let message = Verdict::Neighbours(neighbours).encode();
+            // There is room for it in a socket that was not written to; a failure shows as its end.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = send(&joined.socket, &message, flags);
+        }
+    }
+
+    fn succeed(&self, state: &mut State) {
+        let sockets = std::mem::take(&mut state.joined).into_values().map(|j| j.socket).collect();
+        answer(sockets, &Verdict::Go);
         self.end(state);
     }
 
     fn end(&self, state: &mut State) {
-        state.ended = true;
+        state.phase = Phase::Ended;
         self.acceptor.close();
         state.joined.clear();
         self.ended.notify_all();
@@ -203,33 +281,52 @@ impl Root {
 }
 
 impl State {
+    /// Ranks that are not where the phase wants all.
     fn missing(&self, world_size: u32) -> Vec<u32> {
-        (0..world_size.min(MAX_RANKS)).filter(|rank| !self.joined.contains_key(rank)).collect()
+        let there = |joined: &Joined| match self.phase {
+            Phase::Joining => joined.peer.is_some(),
+            _ => joined.connected,
+        };
+        let missing = |rank: &u32| !self.joined.get(rank).is_some_and(there);
+        (0..world_size.min(MAX_RANKS)).filter(missing).collect()
     }
 }
 
 impl Handler for Root {
     fn ready(&self, key: u32) {
         let mut state = self.lock();
-        if state.ended {
+        if state.phase == Phase::Ended {
             return;
         }
-        if let Some((&rank, joined)) = state.joined.iter().find(|(_, joined)| joined.key == key) {
-            // A rank that reported has nothing to say: it is gone, or not one of ours.
-            if !matches!(socket::recv_now(joined.socket.as_fd(), &mut [0]), Ok(None)) {
-                state.joined.remove(&rank);
-                state.answered += 1;
-                self.fail(&mut state, RendezvousError::RankLost { rank });
+        let Some(&rank) = state.ranks.get(&key) else {
+            if let Some(accepted) = self.acceptor.ready(key) {
+                self.join(&mut state, accepted);
             }
-        } else if let Some(accepted) = self.acceptor.ready(key) {
-            self.join(&mut state, accepted);
+            return;
+        };
+        let Some(joined) = state.joined.get_mut(&rank) else { return };
+        // What it said before its end counts.
+        let open = joined.fill();
+        let mut reports = Vec::new();
+        let whole = loop {
+            match take_frame(&mut joined.inbox, MAX_REPORT).map(|f| f.map(|f| Report::decode(&f))) {
+                Ok(Some(Ok(report))) => reports.push(report),
+                Ok(None) => break true,
+                Ok(Some(Err(Damaged))) | Err(Damaged) => break false,
+            }
+        };
+        for report in reports {
+            self.hear(&mut state, rank, report);
+        }
+        if !(open && whole) {
+            self.lose(&mut state, rank);
         }
     }
 
     fn tick(&self) {
         self.acceptor.tick();
         let mut state = self.lock();
-        if state.ended || Instant::now() < state.deadline {
+        if state.phase == Phase::Ended || Instant::now() < state.deadline {
             return;
         }
         if let (None, Some(world_size)) = (&state.failure, state.world_size) {
@@ -245,6 +342,21 @@ impl Handler for Root {
     }
 
     fn needs_tick(&self) -> bool {
+        true
+    }
+}
+
+impl Joined {
+    /// Takes in what has come; false at the end.
+    fn fill(&mut self) -> bool {
+        let mut chunk = [0; 4096];
+        while self.inbox.len() <= MAX_REPORT {
+            match socket::recv_now(self.socket.as_fd(), &mut chunk) {
+                Ok(None) => return true,
+                Ok(Some(0)) | Err(_) => return false,
+                Ok(Some(count)) => self.inbox.extend_from_slice(&chunk[..count]),
+            }
+        }
         true
     }
 }

@@ -102,11 +102,6 @@ pub(super) fn recv_now(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Opti
     }
 }
 
-/// Waits until something can be read, or the other end is gone.
-pub(super) fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
-    wait(fd, PollFlags::IN, deadline)
-}
-
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -6,32 +6,49 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::acceptor::Acceptor;
+use super::admission::Heard;
 use super::collective::{self, Call, Post, Turn};
 use super::config::{Config, Trust};
 use super::dial::{self, Failed};
 use super::interfaces::{self, InterfaceFilter};
-use super::join::{Join, MAIL, MAX_VERDICT, Peer, STREAM, Verdict};
+use super::join::{Join, MAIL, Peer, Report, STREAM, Verdict, framed};
 use super::mailbox::{Key, Missed};
 use super::notice::{Notice, Times};
-use super::office::{First, HEADER, Office};
+use super::office::{Ear, First, HEADER, Office};
 use super::root::Root;
 use super::secret::Secret;
-use super::{Bootstrap, identity, socket, verdict};
-use crate::watcher::{self, Registration, Watched};
+use super::verdict::{self, RendezvousError};
+use super::wire::{Reader, Writer};
+use super::{Bootstrap, identity, socket};
+use crate::liveness::{Branch, Liveness, Loss, LossCause};
+use crate::tree::neighbours;
+use crate::watcher::{self, Registration};
 use crate::{Error, Result};
+
+/// The label of the connections that the tree of ranks is made of.
+const TREE: u32 = 0xffff_0002;
+
+/// How long this rank waits to hear what became of a peer that it could not reach.
+const WORD: Duration = Duration::from_millis(500);
+
+/// How much later than at the deadline the rendezvous may be heard.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// One rank of a group over TCP.
 ///
-/// Creating it waits until all ranks have come together. Connections between ranks are made when
-/// they are first needed, and both sides prove the secret on each.
+/// Creating it waits until all ranks have come together. From then on the ranks watch over each other:
+/// when one is lost, all calls of all ranks end with an error that names it. Connections for messages
+/// are made when they are first needed, and both sides prove the secret on each.
 pub struct TcpBootstrap {
     // First, so that nothing is received any more when the rest goes.
     _registration: Registration,
+    /// The tree of ranks, from when this rank is connected with its neighbours.
+    liveness: Option<Liveness>,
     office: Arc<Office>,
     rank: u32,
     timeout: Duration,
     secret: Secret,
-    /// By rank.
+    /// By rank; before all have come together only the neighbours.
     peers: Vec<Peer>,
     /// The number of the interface that link-local addresses are reached by.
     scope: u32,
@@ -43,7 +60,7 @@ pub struct TcpBootstrap {
 enum Outgoing {
     Broken(String),
     None,
-    Open(Watched),
+    Open(OwnedFd),
 }
 
 impl TcpBootstrap {
@@ -102,9 +119,21 @@ impl TcpBootstrap {
             Failed::Secret => Error::SecretRefused { address: meeting.text.clone() },
             failed => no_rendezvous(failed.text()),
         })?;
-        let gone = |error: std::io::Error| {
-            no_rendezvous(format!("it was reached, but hung up before all ranks had come: {error}"))
+        // Whoever serves the rendezvous is gone: of an address it is rank 0.
+        let hung_up = |why: String| match meeting.served_by {
+            Some(rank) => RendezvousError::RankLost { rank }.into(),
+            None => no_rendezvous(why),
         };
+        let gone = |error: std::io::Error| hung_up(error.to_string());
+        // At once: from here on all are told if this rank ends.
+        let join = Join {
+            build: config.build.clone(),
+            rank: config.rank,
+            world_size: config.world_size,
+            remaining_ms: deadline.saturating_duration_since(Instant::now()).as_millis() as u64,
+        };
+        socket::send_all(to_root.as_fd(), &framed(Writer(join.encode())), deadline)
+            .map_err(gone)?;
         let local = socket::local_address(to_root.as_fd()).map_err(gone)?;
         let listeners = listen(local, meeting, filter)?;
         let addresses: Vec<_> = listeners.iter().map(|(_, address)| *address).collect();
@@ -113,49 +142,148 @@ impl TcpBootstrap {
             let acceptor = Acceptor::new(watch.clone(), listeners, secret.clone(), near_only)?;
             Ok(Arc::new(Office::new(config.rank, config.world_size, acceptor, watch)))
         })?;
-        let join = Join {
-            build: config.build.clone(),
-            rank: config.rank,
-            world_size: config.world_size,
-            remaining_ms: deadline.saturating_duration_since(Instant::now()).as_millis() as u64,
-            peer: Peer {
-                addresses,
-                host_id: config.host_id.unwrap_or_else(identity::host_id),
-                process_id: identity::process_id(),
-            },
+        let me = Peer {
+            addresses,
+            host_id: config.host_id.unwrap_or_else(identity::host_id),
+            process_id: identity::process_id(),
         };
-        let body = join.encode();
-        let message = [&(body.len() as u32).to_le_bytes()[..], &body].concat();
-        socket::send_all(to_root.as_fd(), &message, deadline).map_err(gone)?;
-        // The rendezvous answers at the deadline; the answer takes a moment to come.
-        let patience = deadline + Duration::from_secs(2);
-        let missing = || {
+        office.await_admission(to_root)?;
+        // A rendezvous that ended meanwhile has said why, or will not.
+        let report = |report: Report| drop(office.admission.report(&report, deadline));
+        report(Report::Reachable(me.clone()));
+        let mut missing = || {
             let Some((missing, world_size)) = root.and_then(Root::missing) else { return };
             notice.tell(|waited| {
                 let (at, count, ranks) = (&meeting.text, missing.len(), verdict::listed(&missing));
                 format!("rank 0 at {at} {waited} for {count} of {world_size} ranks ({ranks})")
             });
         };
-        let peers = match read_verdict(&to_root, patience, missing).map_err(gone)? {
-            Verdict::Table(peers) if peers.len() == config.world_size as usize => peers,
-            Verdict::Table(_) => return Err(no_rendezvous("it answered nonsense".into())),
-            Verdict::Failed(error) => return Err(error.into()),
+        let mut hear = || match office.admission.hear(deadline + SLACK, &mut missing) {
+            Heard::Verdict(Verdict::Failed(error)) => Err(error.into()),
+            Heard::Verdict(verdict) => Ok(verdict),
+            Heard::Ended(why) => Err(hung_up(why)),
+            Heard::Deadline => Err(no_rendezvous("it was reached, but did not answer".into())),
         };
-        let scope = match local {
-            SocketAddr::V6(v6) => v6.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
-        Ok(TcpBootstrap {
+        let nonsense = || Err(no_rendezvous("it answered nonsense".into()));
+        let Verdict::Neighbours(introduced) = hear()? else { return nonsense() };
+        let mut group = TcpBootstrap {
             _registration: registration,
-            office,
+            liveness: None,
+            office: office.clone(),
             rank: config.rank,
             timeout: config.timeout()?,
             secret,
-            outgoing: peers.iter().map(|_| Mutex::new(Outgoing::None)).collect(),
-            peers,
-            scope,
+            peers: vec![Peer::default(); config.world_size as usize],
+            scope: match local {
+                SocketAddr::V6(v6) => v6.scope_id(),
+                SocketAddr::V4(_) => 0,
+            },
+            outgoing: (0..config.world_size).map(|_| Mutex::new(Outgoing::None)).collect(),
             turn: Turn::default(),
-        })
+        };
+        let expected = neighbours(config.rank, config.world_size);
+        if !introduced.iter().map(|(rank, _)| rank).eq(&expected) {
+            return nonsense();
+        }
+        for (rank, peer) in introduced {
+            group.peers[rank as usize] = peer;
+        }
+        group.peers[config.rank as usize] = me.clone();
+        let connected = group.connect_tree(&expected, deadline);
+        report(match connected {
+            Ok(()) => Report::Connected,
+            Err((peer, why)) => Report::Failed { peer, why },
+        });
+        match hear() {
+            Ok(Verdict::Go) => office.admission.close(),
+            Ok(_) => return nonsense(),
+            Err(error) => return Err(group.told_why(error)),
+        }
+        group.meet(&me)?;
+        Ok(group)
+    }
+
+    /// Connects with the neighbours, and hears of all ranks from then on. An error says which neighbour
+    /// it cannot be connected with.
+    fn connect_tree(
+        &mut self,
+        neighbours: &[u32],
+        deadline: Instant,
+    ) -> std::result::Result<(), (u32, String)> {
+        let mut branches = Vec::new();
+        for &peer in neighbours {
+            let operation = format!("connecting with rank {peer}");
+            let call = Call { operation, started: Instant::now(), deadline };
+            let stream = self.stream_in(peer, TREE, &call).map_err(|e| (peer, e.to_string()))?;
+            let elsewhere = self.host_id(peer) != self.host_id(self.rank);
+            branches.push(Branch { peer, elsewhere, stream });
+        }
+        let ear = Box::new(Ear(self.office.clone()));
+        let liveness = Liveness::over(self.rank, ear, branches);
+        self.liveness = Some(liveness.map_err(|error| (self.rank, error.to_string()))?);
+        Ok(())
+    }
+
+    /// The error of a rank whose rendezvous came to nothing although its neighbours were there.
+    fn told_why(&self, error: Error) -> Error {
+        let Some(liveness) = &self.liveness else { return error };
+        match &error {
+            // The others may be on their way already, and have to hear it from here.
+            Error::Rendezvous(RendezvousError::RankLost { rank }) => {
+                liveness.report(Loss { rank: *rank, cause: LossCause::HungUp });
+            }
+            // Whoever served it may have been a rank, whose neighbours know.
+            Error::NoRendezvous { .. } => {
+                if let Some(rank) = self.office.mailbox.hear_of_loss(WORD)
+                    && rank != self.rank
+                {
+                    return RendezvousError::RankLost { rank }.into();
+                }
+            }
+            _ => {}
+        }
+        error
+    }
+
+    /// The ranks tell each other where each is.
+    fn meet(&mut self, me: &Peer) -> Result<()> {
+        let all = collective::all_gather(self, &self.turn, &me.encode(Writer::default()).0)?;
+        let read = |(rank, bytes): (usize, Vec<u8>)| {
+            let mut reader = Reader(&bytes);
+            let peer = Peer::decode(&mut reader).and_then(|peer| reader.end().map(|()| peer));
+            peer.map_err(|_| Error::Protocol {
+                operation: "meeting all ranks".into(),
+                rank: self.rank,
+                peer: rank as u32,
+                why: "sent a damaged message".into(),
+            })
+        };
+        let peers = all.into_iter().enumerate().map(read).collect::<Result<Vec<Peer>>>()?;
+        self.peers = peers;
+        Ok(())
+    }
+
+    /// The error of a call to a peer that this rank found gone by itself. The tree of ranks may know
+    /// better: the peer went because another was lost.
+    fn gone(&self, peer: u32, why: String, call: &Call) -> Error {
+        let limit = WORD.min(call.deadline.saturating_duration_since(Instant::now()));
+        let heard = self.office.mailbox.hear_why_gone(peer, limit);
+        call.error(self.rank, peer, heard.unwrap_or(Missed::Gone(why)))
+    }
+
+    /// Ends as a killed process does: its sockets close, and nothing is said.
+    #[cfg(test)]
+    pub(super) fn die(self) {
+        if let Some(liveness) = &self.liveness {
+            liveness.fall_silent();
+        }
+    }
+
+    /// How many connections for messages this rank has opened.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        let open = |slot: &&Mutex<Outgoing>| matches!(*slot.lock().unwrap(), Outgoing::Open(_));
+        self.outgoing.iter().filter(open).count()
     }
 
     fn call(&self, operation: String, peer: u32) -> Result<Call> {
@@ -175,8 +303,10 @@ impl TcpBootstrap {
             .filter(|address| same_host || only_loopback || !address.ip().is_loopback())
             .map(|address| self.with_scope(*address))
             .collect();
-        let fail = |why: String| call.error(self.rank, peer, Missed::Gone(why));
         let connected = loop {
+            if let Some(missed) = self.office.mailbox.why_gone(peer) {
+                return Err(call.error(self.rank, peer, missed));
+            }
             let mut nobody = true;
             let mut last = String::new();
             let mut connected = None;
@@ -195,7 +325,7 @@ impl TcpBootstrap {
             match connected {
                 Some(fd) => break fd,
                 // It listened before the table was made, so it does no more.
-                None if nobody => return Err(fail(last)),
+                None if nobody => return Err(self.gone(peer, last, call)),
                 None if Instant::now() >= call.deadline => {
                     return Err(call.error(self.rank, peer, Missed::Deadline));
                 }
@@ -204,8 +334,23 @@ impl TcpBootstrap {
         };
         let first = First { purpose, from: self.rank, to: peer, label };
         socket::send_all(connected.as_fd(), &first.encode(), call.deadline)
-            .map_err(|error| fail(error.to_string()))?;
+            .map_err(|error| self.gone(peer, error.to_string(), call))?;
         Ok(connected)
+    }
+
+    /// A socket to a peer, which makes the same call.
+    fn stream_in(&self, peer: u32, label: u32, call: &Call) -> Result<OwnedFd> {
+        let stream = if self.rank < peer {
+            self.dial(peer, STREAM, label, call)?
+        } else {
+            self.office
+                .mailbox
+                .take_stream(peer, label, call.deadline)
+                .map_err(|missed| call.error(self.rank, peer, missed))?
+        };
+        rustix::io::ioctl_fionbio(&stream, false)
+            .map_err(|error| Error::io("cannot make a socket block", error))?;
+        Ok(stream)
     }
 
     /// A scope has a meaning on one host only: ours is that of the way to the rendezvous.
@@ -261,17 +406,17 @@ impl Bootstrap for TcpBootstrap {
         if peer == self.rank {
             return Err(call.protocol(self.rank, peer, "is this rank itself".into()));
         }
-        let stream = if self.rank < peer {
-            self.dial(peer, STREAM, label, &call)?
-        } else {
-            self.office
-                .mailbox
-                .take_stream(peer, label, call.deadline)
-                .map_err(|missed| call.error(self.rank, peer, missed))?
-        };
-        rustix::io::ioctl_fionbio(&stream, false)
-            .map_err(|error| Error::io("cannot make a socket block", error))?;
-        Ok(stream)
+        self.stream_in(peer, label, &call)
+    }
+
+    fn lost(&self) -> Option<Loss> {
+        self.liveness.as_ref().and_then(Liveness::lost)
+    }
+
+    fn report_loss(&self, loss: &Loss) {
+        if let Some(liveness) = &self.liveness {
+            liveness.report(loss.clone());
+        }
     }
 
     fn timeout(&self) -> Duration {
@@ -285,16 +430,17 @@ impl Post for TcpBootstrap {
             self.office.mailbox.put(to, key, data.to_vec());
             return Ok(());
         }
+        if let Some(missed) = self.office.mailbox.why_gone(to) {
+            return Err(call.error(self.rank, to, missed));
+        }
         let mut slot = self.outgoing[to as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if let Outgoing::None = *slot {
-            let connected = self.dial(to, MAIL, 0, call)?;
-            *slot = Outgoing::Open(self.office.watch_outgoing(to, connected)?);
+            *slot = Outgoing::Open(self.dial(to, MAIL, 0, call)?);
         }
-        let gone = |why: &str| call.error(self.rank, to, Missed::Gone(why.to_owned()));
         let open = match &*slot {
             Outgoing::Open(open) => open,
-            Outgoing::Broken(why) => return Err(gone(why)),
-            Outgoing::None => return Err(gone("there is no connection")),
+            Outgoing::Broken(why) => return Err(self.gone(to, why.clone(), call)),
+            Outgoing::None => return Err(self.gone(to, "there is no connection".into(), call)),
         };
         let mut head = (data.len() as u32).to_le_bytes().to_vec();
         head.extend_from_slice(&key.to_wire().to_le_bytes());
@@ -310,12 +456,13 @@ impl Post for TcpBootstrap {
             .and_then(|()| socket::send_all(open.as_fd(), rest, call.deadline));
         if let Err(error) = sent {
             // What was sent of the message cannot be taken back.
-            let timed_out = error.kind() == std::io::ErrorKind::TimedOut;
             let why = format!("the connection to it failed: {error}");
-            let error =
-                if timed_out { call.error(self.rank, to, Missed::Deadline) } else { gone(&why) };
-            *slot = Outgoing::Broken(why);
-            return Err(error);
+            *slot = Outgoing::Broken(why.clone());
+            drop(slot);
+            return Err(match error.kind() {
+                std::io::ErrorKind::TimedOut => call.error(self.rank, to, Missed::Deadline),
+                _ => self.gone(to, why, call),
+            });
         }
         Ok(())
     }
@@ -336,6 +483,8 @@ pub(super) struct Meeting {
     pub(super) from: Vec<SocketAddr>,
     /// Where rank 0 listens.
     pub(super) listen: Vec<SocketAddr>,
+    /// The rank that serves it; of a unique id nobody knows.
+    pub(super) served_by: Option<u32>,
     /// All ranks are on this host.
     pub(super) loopback: bool,
 }
@@ -366,31 +515,6 @@ fn listen(
             .map_err(|error| Error::io(format!("cannot listen at {}", address.ip()), error))
     };
     chosen.into_iter().map(one).collect()
-}
-
-/// `waiting` is called now and then while nothing comes.
-fn read_verdict(
-    from: &OwnedFd,
-    deadline: Instant,
-    mut waiting: impl FnMut(),
-) -> std::io::Result<Verdict> {
-    while Instant::now() < deadline {
-        let slice = deadline.min(Instant::now() + Duration::from_millis(100));
-        match socket::wait_readable(from.as_fd(), slice) {
-            Ok(()) => break,
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => waiting(),
-            Err(error) => return Err(error),
-        }
-    }
-    let mut length = [0; 4];
-    socket::recv_exact(from.as_fd(), &mut length, deadline)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_VERDICT {
-        return Err(std::io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; length];
-    socket::recv_exact(from.as_fd(), &mut body, deadline)?;
-    Verdict::decode(&body).map_err(|_| std::io::ErrorKind::InvalidData.into())
 }
 
 impl Config {

@@ -325,31 +325,134 @@ fn damaged_messages_behind_the_secret_do_no_harm() {
     join_all(configs, |group| use_group(&group.unwrap()));
 }
 
+/// A rank that does by hand what a rank says to the rendezvous.
+struct Scripted(TcpStream);
+
+impl Scripted {
+    fn join(id: &UniqueId, rank: u32, world_size: u32) -> Scripted {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let fd = dial::until_deadline(id.addresses(), &[], &id.secret(), deadline, |_| {});
+        let fd = fd.ok().unwrap();
+        let join = join::Join { build: build(), rank, world_size, remaining_ms: 5000 };
+        let mut stream = TcpStream::from(fd);
+        stream.write_all(&join::framed(wire::Writer(join.encode()))).unwrap();
+        Scripted(stream)
+    }
+
+    fn report(&mut self, report: &join::Report) {
+        self.0.write_all(&report.encode()).unwrap();
+    }
+
+    fn hear(&mut self) -> join::Verdict {
+        self.0.set_nonblocking(false).unwrap();
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length).unwrap();
+        let mut body = vec![0; u32::from_le_bytes(length) as usize];
+        self.0.read_exact(&mut body).unwrap();
+        join::Verdict::decode(&body).unwrap()
+    }
+}
+
 #[test]
 fn a_rank_that_ends_before_all_have_come_is_named() {
     let id = id();
-    let secret = id.secret();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let fd = dial::until_deadline(id.addresses(), &[], &secret, deadline, |_| {}).ok().unwrap();
-    let body = join::Join {
-        build: build(),
-        rank: 2,
-        world_size: 4,
-        remaining_ms: 5000,
-        peer: join::Peer { addresses: Vec::new(), host_id: 0, process_id: 0 },
-    }
-    .encode();
-    let mut stream = TcpStream::from(fd);
-    stream.write_all(&(body.len() as u32).to_le_bytes()).unwrap();
-    stream.write_all(&body).unwrap();
+    let rank = Scripted::join(&id, 2, 4);
     let errors = thread::scope(|scope| {
         scope.spawn(move || {
             thread::sleep(Duration::from_millis(150));
-            drop(stream);
+            drop(rank);
         });
         failures(world(4, id).into_iter().take(2).collect())
     });
     assert!(errors.iter().all(|e| *e == RendezvousError::RankLost { rank: 2 }), "{errors:?}");
+}
+
+#[test]
+fn a_rank_that_ends_before_it_is_connected_is_named_at_once() {
+    for scripted in 0..7 {
+        let (id, started) = (id(), Instant::now());
+        let mut configs = world(7, id.clone());
+        configs.remove(scripted as usize);
+        let mut rank = Scripted::join(&id, scripted, 7);
+        // Others wait for it to connect, or for it to accept.
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = vec![deaf.local_addr().unwrap()];
+        rank.report(&join::Report::Reachable(join::Peer { addresses, ..Default::default() }));
+        let errors = thread::scope(|scope| {
+            scope.spawn(move || {
+                let verdict = rank.hear();
+                assert!(matches!(&verdict, join::Verdict::Neighbours(peers) if !peers.is_empty()));
+                thread::sleep(Duration::from_millis(20));
+                drop((rank, deaf));
+            });
+            failures(configs)
+        });
+        let lost = RendezvousError::RankLost { rank: scripted };
+        assert!(errors.iter().all(|error| *error == lost), "{errors:?}");
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn two_ranks_that_cannot_be_connected_are_the_same_error_everywhere() {
+    let id = id();
+    let mut configs = world(3, id.clone());
+    configs.remove(2);
+    let mut rank = Scripted::join(&id, 2, 3);
+    rank.report(&join::Report::Reachable(join::Peer::default()));
+    let errors = thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            rank.hear();
+            rank.report(&join::Report::Failed { peer: 0, why: "no route to host".into() });
+            rank.hear()
+        });
+        let errors = failures(configs);
+        assert!(
+            matches!(other.join().unwrap(), join::Verdict::Failed(error) if error == errors[0])
+        );
+        errors
+    });
+    let found = RendezvousError::Unconnected { rank: 2, peer: 0, why: "no route to host".into() };
+    assert!(errors.iter().all(|error| *error == found), "{errors:?}");
+    assert!(found.to_string().starts_with("rank 2 cannot be connected with rank 0: no route"));
+}
+
+#[test]
+fn a_rank_is_connected_with_its_neighbours_only() {
+    join_all(world(40, id()), |group| {
+        let group = group.unwrap();
+        for round in 0..3u8 {
+            group.all_gather(&[round]).unwrap();
+            group.barrier().unwrap();
+        }
+        assert!(group.connections() <= 3, "{}", group.connections());
+    });
+}
+
+#[test]
+fn whoever_is_waited_for_the_rank_that_was_lost_is_named() {
+    for victim in 0..6 {
+        let (started, all_are_here) = (Instant::now(), std::sync::Barrier::new(6));
+        join_all(world(6, id()), |group| {
+            let group = group.unwrap();
+            group.barrier().unwrap();
+            all_are_here.wait();
+            let rank = group.rank();
+            if rank == victim {
+                return group.die();
+            }
+            // In a ring, each waits for the next, and goes as soon as it is told.
+            let error = match rank % 2 {
+                0 => group.recv((rank + 1) % 6, 3).unwrap_err(),
+                _ => group.all_gather(b"x").unwrap_err(),
+            };
+            assert!(matches!(error, Error::PeerGone { peer, .. } if peer == victim), "{error}");
+            assert_eq!(group.lost().map(|loss| loss.rank), Some(victim));
+            // Later calls need not wait to know.
+            assert!(group.send((rank + 1) % 6, 3, b"x").is_err());
+        });
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    }
 }
 
 #[test]

@@ -46,6 +46,15 @@ pub enum RendezvousError {
         /// Number of ranks.
         world_size: u32,
     },
+    /// Two ranks could not be connected.
+    Unconnected {
+        /// The rank that found it.
+        rank: u32,
+        /// The rank that it could not be connected with.
+        peer: u32,
+        /// What it met.
+        why: String,
+    },
     /// Ranks have different numbers of ranks.
     WorldSizeMismatch {
         /// The rank that differs.
@@ -75,6 +84,9 @@ impl RendezvousError {
             RendezvousError::WorldSizeMismatch { rank, world_size, expected } => {
                 writer.u8(6).u32(*rank).u32(*world_size).u32(*expected)
             }
+            RendezvousError::Unconnected { rank, peer, why } => {
+                writer.u8(7).u32(*rank).u32(*peer).text(why)
+            }
         }
     }
 
@@ -99,6 +111,11 @@ impl RendezvousError {
                 rank: reader.u32()?,
                 world_size: reader.u32()?,
                 expected: reader.u32()?,
+            },
+            7 => RendezvousError::Unconnected {
+                rank: reader.u32()?,
+                peer: reader.u32()?,
+                why: reader.text()?,
             },
             _ => return Err(Damaged),
         })
@@ -149,6 +166,11 @@ impl fmt::Display for RendezvousError {
                 f,
                 "there is no rank {rank} among {world_size} ranks (0 to {})",
                 world_size.saturating_sub(1)
+            ),
+            RendezvousError::Unconnected { rank, peer, why } => write!(
+                f,
+                "rank {rank} cannot be connected with rank {peer}: {why}; can the two hosts reach each \
+                 other at any port?"
             ),
             RendezvousError::WorldSizeMismatch { rank, world_size, expected } => write!(
                 f,

@@ -92,10 +92,15 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], Damaged> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(Damaged)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
     pub(crate) fn text(&mut self) -> Result<String, Damaged> {
         let length = usize::from(self.u16()?);
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Damaged)?;
-        self.0 = rest;
+        let text = self.bytes(length)?;
         std::str::from_utf8(text).map(str::to_owned).map_err(|_| Damaged)
     }
 

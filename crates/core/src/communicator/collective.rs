@@ -109,7 +109,7 @@ impl Shared {
     }
 
     fn agree_on<T>(&self, call: &'static str, mine: Result<T>) -> Result<T> {
-        super::setup::agree_on(&*self.bootstrap, call, mine)
+        super::setup::agree_on(&*self.bootstrap, call, mine).map_err(|error| self.blame(error))
     }
 
     pub(crate) fn allocate(&self, bytes: u64) -> Result<Held<Buffer>> {
@@ -161,6 +161,8 @@ impl Shared {
         }
         let parts = self.agree(call, Ok(offer.finish()))?;
         let imported = self.import_all(call, &parts);
+        // Of a rank that was lost all are told; nobody is to blame for not having mapped its memory.
+        self.health.check()?;
         // A rank that could not export says so itself; what it heard of others is of no interest.
         let verdict = match (&export, &imported) {
             (Ok(_), Ok(_)) => Writer::new().u8(1).finish(),
@@ -194,7 +196,7 @@ impl Shared {
         for (peer, offered) in offers {
             imports.push(match peer.rank == self.rank {
                 true => None,
-                false => Some(self.imports.import(me, peer, &offered)?),
+                false => Some(self.map(me, peer, &offered)?),
             });
         }
         Ok(imports)

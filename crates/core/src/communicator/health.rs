@@ -47,7 +47,13 @@ impl Health {
         let wait = self.control.record();
         let failure = self.failure.get().cloned();
         match (wait, failure) {
-            (Some(wait), _) if wait.cause == WaitCause::Left => {
+            // A rank that was lost comes first: who left, left because of it.
+            (Some(wait), failure)
+                if wait.cause == WaitCause::Left
+                    && failure
+                        .as_ref()
+                        .is_none_or(|loss| matches!(loss.cause, LossCause::Failed(_))) =>
+            {
                 let why = "it left, and a kernel of this rank still waited for it";
                 let rank = wait.peer.unwrap_or(self.rank);
                 let loss = Loss { rank, cause: LossCause::Failed(why.into()) };

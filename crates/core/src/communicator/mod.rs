@@ -12,8 +12,8 @@ mod health;
 mod setup;
 mod turn;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mscclrs_device::Guard;
@@ -25,7 +25,8 @@ pub use turn::Turn;
 
 use crate::control::ControlBlock;
 use crate::env;
-use crate::future::Receives;
+use crate::future::{Owner, Receives};
+use crate::liveness::Listener;
 use crate::memory::{Imports, Retired};
 use crate::semaphore::TokenPool;
 use crate::{Bootstrap, EarlyWait, Error, FdService, Liveness, Loss, LossCause, Result};
@@ -38,6 +39,9 @@ const DROP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between two looks at the peers while a stream is waited for.
 const SLICE: Duration = Duration::from_millis(50);
+
+/// How long the word of a lost rank may take to come, once something failed that may be due to it.
+const WORD: Duration = Duration::from_millis(300);
 
 /// A group of ranks, each with a device. Clones are the same communicator.
 ///
@@ -71,10 +75,14 @@ pub(crate) struct Shared {
 }
 
 impl Communicator {
+    /// Most ranks of a communicator: as many as can be marked as left where kernels wait.
+    pub const MOST_RANKS: u32 = crate::control::MOST_RANKS;
+
     /// Makes a communicator. Collective: every rank calls it, with devices of one kind.
     ///
     /// Blocks until all ranks came, at most as long as the bootstrap waits. Errors that one rank
-    /// alone finds are given to all.
+    /// alone finds are given to all. A bootstrap of more than [`MOST_RANKS`](Self::MOST_RANKS) ranks is
+    /// refused.
     pub fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Communicator> {
         Ok(Communicator { shared: Arc::new(Shared::new(bootstrap, device)?) })
     }
@@ -135,8 +143,8 @@ impl Communicator {
     }
 
     /// Blocks until the stream is done, or a rank is lost, or a wait ended early: then for the
-    /// kernels to end, which is bounded. Any thread may call it. Kernels that still wait ten seconds
-    /// after a rank left the communicator are taken to wait for that rank.
+    /// kernels to end, which is bounded. Any thread may call it. A wait for a rank that has left ends
+    /// early too.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         self.shared.wait_idle(stream)?;
         if !self.shared.retired.is_empty()
@@ -154,6 +162,33 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// What receives are made for.
+    pub(crate) fn as_owner(&self) -> Arc<dyn Owner> {
+        Arc::new(Arc::downgrade(&self.shared))
+    }
+}
+
+impl Owner for Weak<Shared> {
+    fn in_turn(&self, work: &mut dyn FnMut()) -> Result<()> {
+        let Some(shared) = self.upgrade() else {
+            // The work finds that the communicator is gone, and says so.
+            work();
+            return Ok(());
+        };
+        let _turn = shared.enter()?;
+        work();
+        Ok(())
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        match self.upgrade() {
+            Some(shared) => shared.blame(error),
+            None => error,
+        }
+    }
+}
+
 /// MSCCLRS_TIMEOUT, where 0 is no limit.
 fn time_limit() -> Result<Option<Duration>> {
     Ok(env::TIMEOUT.seconds()?.filter(|limit| !limit.is_zero()))
@@ -163,7 +198,18 @@ impl Shared {
     fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Self> {
         const CALL: &str = "Communicator::new";
         static COUNT: AtomicU64 = AtomicU64::new(1);
-        let rank = bootstrap.rank();
+        let (rank, ranks) = (bootstrap.rank(), bootstrap.world_size());
+        if ranks > Communicator::MOST_RANKS {
+            return Err(Error::Invalid {
+                what: "number of ranks of a communicator",
+                value: ranks.to_string(),
+                allowed: format!(
+                    "at most {}: a wait for a rank of a higher number would not end when that rank \
+                     leaves; make several communicators",
+                    Communicator::MOST_RANKS
+                ),
+            });
+        }
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let (peers, group) = Peer::exchange(&*bootstrap, &device, count)?;
         let made = ControlBlock::new(&device).and_then(|control| {
@@ -174,10 +220,8 @@ impl Shared {
         let health = Arc::new(Health::new(rank, control));
         let descriptors = FdService::current();
         let descriptors = setup::agree_on(&*bootstrap, CALL, descriptors)?;
-        let liveness = Liveness::start(&*bootstrap, {
-            let health = health.clone();
-            move |loss: &Loss| health.fail(loss.clone())
-        });
+        let ear = Ear { health: health.clone(), bootstrap: Arc::downgrade(&bootstrap) };
+        let liveness = Liveness::listen(&*bootstrap, Box::new(ear));
         let liveness = setup::agree_on(&*bootstrap, CALL, liveness)?;
         let retired = Arc::new(Retired::default());
         Ok(Shared {
@@ -225,6 +269,20 @@ impl Shared {
         checked
     }
 
+    /// What an error comes from: where a rank was lost, that, and not what followed from it.
+    ///
+    /// Blocks for a moment if the error may be due to a loss that this rank has not heard of yet.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        if !matches!(error, Error::Fetch { .. } | Error::PeerGone { .. }) {
+            return error;
+        }
+        let since = Instant::now();
+        while !self.health.is_poisoned() && since.elapsed() < WORD {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.health.check().err().unwrap_or(error)
+    }
+
     /// Waits until the stream is idle. Lost ranks and early waits end the kernels, and then the
     /// wait, with an error.
     pub(crate) fn wait_idle(&self, stream: &Stream) -> Result<()> {
@@ -239,10 +297,6 @@ impl Shared {
                     self.give_up(&error.to_string());
                     return Err(error.into());
                 }
-            }
-            // Leaving is no loss, but who waits for the one who left waits for ever.
-            for rank in self.liveness.left() {
-                self.health.control.mark_left(rank);
             }
             if let Err(error) = self.check() {
                 let since = told.get_or_insert_with(Instant::now);
@@ -278,12 +332,41 @@ impl Shared {
     }
 }
 
+/// What this rank hears of the others.
+struct Ear {
+    health: Arc<Health>,
+    bootstrap: Weak<dyn Bootstrap>,
+}
+
+impl Listener for Ear {
+    fn lost(&self, loss: &Loss) {
+        // What a rank says of itself is about this communicator; a process that ended is of no use for
+        // anything. First, for who hears of the loss may leave at once, and the others have to hear of
+        // the loss before.
+        if !matches!(loss.cause, LossCause::Failed(_))
+            && let Some(bootstrap) = self.bootstrap.upgrade()
+        {
+            bootstrap.report_loss(loss);
+        }
+        self.health.fail(loss.clone());
+    }
+
+    /// Leaving is no loss, but who waits for the one who left waits for ever.
+    fn left(&self, rank: u32) {
+        self.health.control.mark_left(rank);
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         let ended = self.end_kernels();
         if std::thread::panicking() {
             // Leaving would be no loss, and the others would wait for what will not come.
             self.give_up("a thread of it panicked");
+        }
+        if let Some(loss) = self.bootstrap.lost() {
+            // Who waits for this rank hears why it leaves.
+            self.liveness.report(loss);
         }
         self.liveness.leave();
         if ended {
@@ -331,6 +414,18 @@ mod tests {
     }
 
     #[test]
+    fn more_ranks_than_can_be_marked_as_left_are_refused_on_every_one() {
+        let most = Communicator::MOST_RANKS;
+        assert_eq!(most, 512);
+        // None of them waits for another.
+        for rank in LocalBootstrap::create(most + 1, Duration::from_secs(10)) {
+            let device = Device::open(BackendKind::Cpu, 312).unwrap();
+            let error = Communicator::new(Arc::new(rank), device).unwrap_err().to_string();
+            assert!(error.contains("513 is not allowed; at most 512"), "{error}");
+        }
+    }
+
+    #[test]
     fn who_waits_for_a_rank_that_left_is_told() {
         let ranks = LocalBootstrap::create(2, Duration::from_secs(10));
         std::thread::scope(|scope| {
@@ -355,6 +450,8 @@ mod tests {
                     let args = WaitArgs { guard, semaphore };
                     // SAFETY: the semaphore is retired, not freed, before the kernel has ended.
                     unsafe { stream.launch(&function, Grid::new(1, 1), &args).unwrap() };
+                    // The kernel ends whether or not the communicator is asked to wait.
+                    assert!(stream.synchronize_within(Duration::from_secs(5)).unwrap());
                     let error = comm.synchronize(&stream).unwrap_err();
                     assert!(matches!(&error, Error::RankLost(lost) if lost.loss.rank == 1));
                     assert!(error.to_string().contains("it left"), "{error}");

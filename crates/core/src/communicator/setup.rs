@@ -169,7 +169,7 @@ impl Shared {
     /// A step of a collective call.
     pub(crate) fn agree(&self, call: &'static str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         self.health.check()?;
-        agree(&*self.bootstrap, call, mine)
+        agree(&*self.bootstrap, call, mine).map_err(|error| self.blame(error))
     }
 }
 
@@ -213,9 +213,9 @@ mod tests {
         let mine = Err::<(), _>(Error::Order { what: "this rank's trouble".into() });
         let error = agree_on(&ranks[0], "a call", mine).unwrap_err().to_string();
         assert_eq!(error, "this rank's trouble");
-        // Who comes later hears of it.
+        // Who comes later hears that it was waited for.
         let late = agree_on(&ranks[1], "a call", Ok(())).unwrap_err().to_string();
-        assert_eq!(late, "a call: rank 0 failed: this rank's trouble");
+        assert!(late.starts_with("rank 0 waited") && late.contains("for rank 1"), "{late}");
     }
 
     #[test]

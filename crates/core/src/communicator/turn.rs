@@ -11,7 +11,12 @@
 //! - after operations that were enqueued before on *another*, uncaptured stream, by waiting for them
 //!   on the host: a graph cannot wait for what lies outside of it. They have ended when the graph is
 //!   first replayed. This happens once a capture, not at replays;
-//! - on the stream that is captured, nothing is to be done: the stream orders them.
+//! - on the stream that is captured, nothing is to be done: the stream orders them;
+//! - while a capture with operations is open, none can be captured into *another* one: nothing would
+//!   order the two graphs.
+//!
+//! From its first operation on the graph of a capture keeps what its kernels may use, see
+//! [`Kept`].
 //!
 //! A replay is an operation of the stream it is launched on ([`Communicator::launch_graph`]); on the
 //! stream of the last operation that costs nothing.
@@ -23,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mscclrs_gpu::{Event, GraphExec, Stream};
 
 use super::Shared;
+use crate::memory::Kept;
 use crate::{Communicator, Error, Result};
 
 /// Who uses the communicator, and what only they may touch.
@@ -45,7 +51,21 @@ struct State {
     /// Where the last operation that was not captured was enqueued.
     last_run: Option<Stream>,
     /// Where the last captured operation was enqueued.
-    last_captured: Option<Stream>,
+    last_captured: Option<Captured>,
+}
+
+#[derive(Clone)]
+struct Captured {
+    stream: Stream,
+    /// The capture that the stream was in.
+    id: u64,
+}
+
+impl Captured {
+    fn is_open(&self) -> bool {
+        // A broken capture comes to nothing.
+        self.stream.capture_id().is_ok_and(|id| id == Some(self.id))
+    }
 }
 
 fn this_thread() -> u64 {
@@ -97,19 +117,25 @@ impl Turn<'_> {
     /// Blocks only when a capture begins on another stream than the last operation's: until that
     /// operation has ended, a rank is lost, or a wait ended early.
     ///
-    /// An error if a rank was lost or a wait ended early before: the communicator is of no use then.
+    /// While the stream is captured, what the communicator gave to kernels and is dropped before the
+    /// capture ends lives as long as the graph. What is dropped later does not: who replays a graph keeps
+    /// what it uses, or has the graph keep it by [`Stream::retain`].
+    ///
+    /// [`Error::Order`] if the stream is in another capture than one that has operations of this
+    /// communicator and is still open. An error if a rank was lost or a wait ended early before: the
+    /// communicator is of no use then.
     pub fn order(&self, stream: &Stream) -> Result<()> {
         self.shared.check()?;
         let raw = stream.raw();
-        if !stream.is_capturing()? {
+        let Some(id) = stream.capture_id()? else {
             let same = self.with(|s| s.last_run.as_ref().is_some_and(|last| last.raw() == raw));
             return if same { Ok(()) } else { self.order_run(stream) };
-        }
+        };
         let same = self.with(|s| {
             s.last_run.as_ref().is_none_or(|last| last.raw() == raw)
-                && s.last_captured.as_ref().is_some_and(|last| last.raw() == raw)
+                && s.last_captured.as_ref().is_some_and(|c| c.id == id && c.stream.raw() == raw)
         });
-        if same { Ok(()) } else { self.order_captured(stream) }
+        if same { Ok(()) } else { self.order_captured(stream, id) }
     }
 
     fn order_run(&self, stream: &Stream) -> Result<()> {
@@ -131,9 +157,21 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn order_captured(&self, stream: &Stream) -> Result<()> {
+    fn order_captured(&self, stream: &Stream, id: u64) -> Result<()> {
         let (run, captured) = self.with(|s| (s.last_run.clone(), s.last_captured.clone()));
         let raw = stream.raw();
+        let other = captured.as_ref().filter(|last| last.id != id && last.is_open());
+        if let Some(Captured { stream: last, .. }) = other {
+            return Err(Error::Order {
+                what: format!(
+                    "rank {}: an operation on {stream:?} would be captured while the capture on \
+                     {last:?}, which has operations of this communicator, is open, and nothing would \
+                     order the two graphs; end that capture first, or have the stream join it by an \
+                     event",
+                    self.shared.rank
+                ),
+            });
+        }
         if let Some(last) = run.filter(|last| last.raw() != raw)
             // One that joined this capture is ordered by the replay's own stream.
             && !last.is_capturing()?
@@ -141,22 +179,28 @@ impl Turn<'_> {
             self.shared.wait_idle(&last)?;
             self.with(|s| s.last_run = None);
         }
-        if let Some(last) = captured.filter(|last| last.raw() != raw)
-            && last.is_capturing()?
-        {
-            // An event of its own: one that was recorded in a capture is part of that graph.
-            let event = self.shared.device.create_event(false)?;
-            last.record(&event)?;
-            stream.wait(&event)?;
+        match captured.filter(|last| last.id == id) {
+            Some(Captured { stream: last, .. }) if last.raw() != raw => {
+                // An event of its own: one that was recorded in a capture is part of that graph.
+                let event = self.shared.device.create_event(false)?;
+                last.record(&event)?;
+                stream.wait(&event)?;
+            }
+            Some(_) => {}
+            None => {
+                let kept = Kept::new(&self.shared.health.control);
+                stream.retain(kept.clone())?;
+                self.shared.retired.keep_in(stream, id, &kept);
+            }
         }
-        self.with(|s| s.last_captured = Some(stream.clone()));
+        self.with(|s| s.last_captured = Some(Captured { stream: stream.clone(), id }));
         Ok(())
     }
 
     /// Waits until everything that was enqueued before has ended, and frees what was dropped.
     pub(crate) fn quiesce(&self) -> Result<()> {
         if let Some(last) = self.with(|s| s.last_run.clone()) {
-            // What is being captured does not run, and asking would end the capture.
+            // What is being captured does not run, and asking would break the capture.
             if last.is_capturing()? {
                 return Ok(());
             }

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use super::frame::GOODBYE;
 
@@ -24,10 +24,13 @@ pub(super) struct Slot(Option<(usize, i32)>);
 impl Slot {
     pub(super) fn new(socket: &OwnedFd) -> Slot {
         let fd = socket.as_raw_fd();
-        let take = |slot: &AtomicI32| {
-            slot.compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        Slot(TABLE.iter().position(take).map(|at| (at, fd)))
+        // From where the last one was found: a process of many ranks would else look at all of theirs.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let start = NEXT.fetch_add(1, Ordering::Relaxed);
+        let free = (0..SLOTS).map(|i| start.wrapping_add(i) % SLOTS).find(|&at| {
+            TABLE[at].compare_exchange(FREE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        Slot(free.map(|at| (at, fd)))
     }
 }
 

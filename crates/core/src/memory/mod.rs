@@ -17,6 +17,6 @@ pub use region::Region;
 pub(crate) use region::{Arena, layout};
 pub use registered::RegisteredMemory;
 pub(crate) use registration::Registered;
-pub use registration::Registration;
-pub(crate) use retired::{Held, Retired};
+pub use registration::{Registration, WeakRegistration};
+pub(crate) use retired::{Held, Kept, Retired};
 pub use symmetric::SymmetricBuffer;

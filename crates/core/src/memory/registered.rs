@@ -7,10 +7,10 @@ use mscclrs_gpu::Buffer;
 use super::export::{Export, Offered};
 use super::import::Import;
 use super::retired::Held;
-use crate::communicator::Shared;
+use crate::communicator::{Peer, Shared};
 use crate::future::Kind;
 use crate::wire::{Reader, Writer};
-use crate::{Communicator, Future, Result};
+use crate::{Communicator, Error, Future, Result};
 
 /// Names serialized memory: "MSCM" and a version.
 const MAGIC: u64 = 0x0001_4d43_534d;
@@ -121,7 +121,7 @@ impl Communicator {
     pub fn recv_memory(&self, peer: u32, tag: u32) -> Result<Future<RegisteredMemory>> {
         let _turn = self.enter()?;
         let shared = Arc::downgrade(&self.shared);
-        self.shared.receives.receive(peer, tag, Kind::Memory, move |message| {
+        self.shared.receives.receive(self.as_owner(), peer, tag, Kind::Memory, move |message| {
             let shared = shared.upgrade().ok_or_else(crate::future::gone)?;
             RegisteredMemory::deserialize(&shared, message)
         })
@@ -166,7 +166,14 @@ impl Shared {
     /// Maps what a peer offers, after what was enqueued before has ended.
     pub(crate) fn import(&self, peer: u32, offered: &Offered) -> Result<Import> {
         self.enter()?.quiesce()?;
-        let me = &self.peers[self.rank as usize];
-        self.imports.import(me, &self.peers[peer as usize], offered)
+        self.map(&self.peers[self.rank as usize], &self.peers[peer as usize], offered)
+    }
+
+    pub(crate) fn map(&self, me: &Peer, peer: &Peer, offered: &Offered) -> Result<Import> {
+        let imported = self.imports.import(me, peer, offered);
+        imported.map_err(|error| match self.blame(error) {
+            Error::Fetch { why } => Error::Unreachable { rank: me.rank, peer: peer.rank, why },
+            other => other,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Memory registered on every rank.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mscclrs_gpu::Buffer;
 
@@ -18,6 +18,19 @@ pub struct Registration {
     inner: Arc<Registered>,
 }
 
+/// A registration that does not keep it: gone when the last [`Registration`] is dropped.
+#[derive(Clone, Debug)]
+pub struct WeakRegistration {
+    inner: Weak<Registered>,
+}
+
+impl WeakRegistration {
+    /// The registration, unless it is gone.
+    pub fn upgrade(&self) -> Option<Registration> {
+        self.inner.upgrade().map(|inner| Registration { inner })
+    }
+}
+
 pub(crate) struct Registered {
     pub(crate) id: u64,
     pub(crate) memory: Held<Buffer>,
@@ -30,6 +43,11 @@ pub(crate) struct Registered {
 impl Registration {
     pub(crate) fn new(registered: Registered) -> Self {
         Registration { inner: Arc::new(registered) }
+    }
+
+    /// Names the registration without keeping it.
+    pub fn downgrade(&self) -> WeakRegistration {
+        WeakRegistration { inner: Arc::downgrade(&self.inner) }
     }
 
     /// Equal on every rank; counts registrations.

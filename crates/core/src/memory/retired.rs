@@ -4,11 +4,51 @@
 //! communicator knows that its kernels have ended ([`Retired::free`], called after its last stream
 //! was seen idle, and [`Retired::close`], when it is dropped itself). So a drop never waits for the
 //! device, and a kernel never meets memory that is gone.
+//!
+//! A captured kernel has not ended, whatever any stream says, until its graph is gone. While a capture
+//! with operations of the communicator is open, what is dropped is therefore given to its graph as well
+//! ([`Kept`], which the graph keeps from the first such operation on) and freed when both have let go.
+//! What is dropped after the capture has ended is not: who replays a graph keeps what it uses, as who
+//! launches a kernel does, or has the graph keep it by [`Stream::retain`].
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use mscclrs_gpu::Stream;
+
+use crate::control::ControlBlock;
+
+/// A mutex, so that it may be shared whatever it is; it is not used but dropped.
+type Thing = Arc<Mutex<dyn Any + Send>>;
+
+/// What the graph of a capture keeps for the communicator.
+pub(crate) struct Kept {
+    things: Mutex<Vec<Thing>>,
+    /// Captured kernels look at it at each replay.
+    _control: Arc<ControlBlock>,
+}
+
+impl Kept {
+    pub(crate) fn new(control: &Arc<ControlBlock>) -> Arc<Kept> {
+        Arc::new(Kept { things: Mutex::default(), _control: control.clone() })
+    }
+}
+
+/// A capture with operations of the communicator.
+struct Capture {
+    stream: Stream,
+    id: u64,
+    kept: Weak<Kept>,
+}
+
+impl Capture {
+    /// What its graph keeps, while it is open. A broken capture comes to nothing.
+    fn open(&self) -> Option<Arc<Kept>> {
+        (self.stream.capture_id().ok()? == Some(self.id)).then(|| self.kept.upgrade())?
+    }
+}
 
 /// The things that wait to be freed; one list a communicator.
 #[derive(Default)]
@@ -19,7 +59,8 @@ pub(crate) struct Retired {
 #[derive(Default)]
 struct State {
     mode: Mode,
-    things: Vec<Box<dyn Any + Send>>,
+    things: Vec<Thing>,
+    captures: Vec<Capture>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -34,44 +75,63 @@ enum Mode {
 }
 
 impl Retired {
-    fn push(&self, thing: Box<dyn Any + Send>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.mode {
-            Mode::Open => state.things.push(thing),
-            Mode::Closed => {
-                drop(state);
-                drop(thing);
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on, as long as this capture is open, what is dropped is kept by its graph.
+    pub(crate) fn keep_in(&self, stream: &Stream, id: u64, kept: &Arc<Kept>) {
+        let capture = Capture { stream: stream.clone(), id, kept: Arc::downgrade(kept) };
+        self.with(|state| {
+            state.captures.retain(|capture| capture.open().is_some());
+            state.captures.push(capture);
+        });
+    }
+
+    fn push(&self, thing: impl Any + Send) {
+        let thing: Thing = Arc::new(Mutex::new(thing));
+        // What is not kept anywhere is dropped at the end, outside of the lock.
+        self.with(|state| {
+            state.captures.retain(|capture| {
+                let open = capture.open();
+                if let Some(kept) = &open {
+                    let mut things = kept.things.lock().unwrap_or_else(PoisonError::into_inner);
+                    things.push(thing.clone());
+                }
+                open.is_some()
+            });
+            match state.mode {
+                Mode::Open => state.things.push(thing.clone()),
+                Mode::Closed => {}
+                Mode::Leaking => std::mem::forget(thing.clone()),
             }
-            Mode::Leaking => std::mem::forget(thing),
-        }
+        });
     }
 
     /// Frees what was dropped up to now. The kernels of the communicator have ended.
     pub(crate) fn free(&self) {
-        let things = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut state.things)
-        };
+        let things = self.with(|state| std::mem::take(&mut state.things));
         // Outside of the lock: what is freed may hold more that is held here.
         drop(things);
     }
 
     /// From now on everything is freed at once. The kernels of the communicator have ended.
     pub(crate) fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).mode = Mode::Closed;
+        self.with(|state| state.mode = Mode::Closed);
         self.free();
     }
 
     /// A kernel did not end: what it may use is never freed.
     pub(crate) fn leak(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.mode = Mode::Leaking;
-        std::mem::forget(std::mem::take(&mut state.things));
+        self.with(|state| {
+            state.mode = Mode::Leaking;
+            std::mem::forget(std::mem::take(&mut state.things));
+        });
     }
 
     /// Whether nothing waits to be freed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).things.is_empty()
+        self.with(|state| state.things.is_empty())
     }
 }
 
@@ -98,12 +158,16 @@ impl<T: Send + 'static> Drop for Held<T> {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nothing touches it afterwards.
         let thing = unsafe { ManuallyDrop::take(&mut self.thing) };
-        self.retired.push(thing);
+        self.retired.push(*thing);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use mscclrs_gpu::{BackendKind, Device};
+
     use super::*;
 
     #[test]
@@ -115,6 +179,42 @@ mod tests {
         assert!(!retired.is_empty());
         retired.free();
         assert_eq!(Arc::strong_count(&thing), 1);
+    }
+
+    #[test]
+    fn a_thing_dropped_while_a_capture_is_open_waits_for_its_graph_too() {
+        let device = Device::open(BackendKind::Cpu, 320).unwrap();
+        let stream = device.create_stream().unwrap();
+        let control = ControlBlock::new(&device).unwrap();
+        let retired = Arc::new(Retired::default());
+        let [early, late] = [(); 2].map(|()| Arc::new(()));
+        let later = Held::new(&retired, late.clone());
+        let graph = stream.capture::<mscclrs_gpu::Error>(|stream| {
+            let kept = Kept::new(&control);
+            stream.retain(kept.clone())?;
+            retired.keep_in(stream, stream.capture_id()?.unwrap(), &kept);
+            drop(Held::new(&retired, early.clone()));
+            retired.free();
+            Ok(())
+        });
+        let graph = graph.unwrap();
+        drop(later);
+        retired.free();
+        // Also when the communicator is gone.
+        retired.close();
+        assert_eq!(Arc::strong_count(&late), 1, "the capture had ended");
+        assert_eq!(Arc::strong_count(&early), 2, "the graph keeps it");
+        assert_eq!(Arc::strong_count(&control), 2);
+        let exec = graph.instantiate().unwrap();
+        drop(graph);
+        assert_eq!(Arc::strong_count(&early), 2, "what is made of the graph keeps it");
+        drop(exec);
+        let since = Instant::now();
+        // A graph lets go on a thread of its own.
+        while Arc::strong_count(&early) > 1 || Arc::strong_count(&control) > 1 {
+            assert!(since.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! which joins the capture by waiting for it. At the end all branches have to be joined again.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclrs_sim::{Graph, Node, Work};
@@ -13,8 +14,10 @@ use super::stream::CpuStream;
 use crate::backend::{BackendGraph, BackendGraphExec, BackendStream};
 use crate::{Error, Result};
 
-#[derive(Default)]
-pub(super) struct Capture(Mutex<State>);
+pub(super) struct Capture {
+    id: u64,
+    state: Mutex<State>,
+}
 
 #[derive(Default)]
 struct State {
@@ -24,9 +27,18 @@ struct State {
 }
 
 impl Capture {
+    fn new() -> Capture {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Capture { id: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::default() }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A list of nodes is whole at any time.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -40,7 +52,7 @@ pub(super) struct Branch {
 
 impl Branch {
     pub(super) fn begin() -> Self {
-        Branch { capture: Arc::default(), frontier: Vec::new(), origin: true }
+        Branch { capture: Arc::new(Capture::new()), frontier: Vec::new(), origin: true }
     }
 
     /// Another stream's part, behind what an event says; none if the capture is over.

@@ -32,7 +32,6 @@ pub(super) struct CpuDevice {
     engine: Arc<mscclrs_sim::Device>,
     account: Arc<Account>,
     streams: Mutex<BTreeMap<u64, Weak<CpuStream>>>,
-    default_stream: OnceLock<Arc<CpuStream>>,
 }
 
 pub(crate) fn open(ordinal: u32) -> Result<Arc<dyn BackendDevice>> {
@@ -71,7 +70,6 @@ impl CpuDevice {
             engine,
             account: Arc::new(Account::new()),
             streams: Mutex::default(),
-            default_stream: OnceLock::new(),
         })
     }
 }
@@ -168,18 +166,13 @@ impl BackendDevice for CpuDevice {
     }
 
     fn wrap_stream(&self, raw: u64) -> Result<Arc<dyn BackendStream>> {
-        if raw == 0 {
-            let make = || Arc::new(CpuStream::new(self.engine.create_queue()));
-            return Ok(self.default_stream.get_or_init(make).clone());
-        }
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         match streams.get(&raw).and_then(Weak::upgrade) {
             Some(stream) => Ok(stream),
             None => Err(Error::Invalid {
                 what: "stream",
                 value: format!("{raw:#x}"),
-                allowed: "the raw value of a live stream of this device, or 0 for its default \
-                          stream"
+                allowed: "the raw value of a live stream of this device, made with create_stream"
                     .into(),
             }),
         }

@@ -191,6 +191,10 @@ impl BackendStream for CpuStream {
         Ok(self.branch().is_some())
     }
 
+    fn capture_id(&self) -> Result<Option<u64>> {
+        Ok(self.branch().as_ref().map(|branch| branch.capture.id()))
+    }
+
     fn retain(&self, held: Arc<dyn Any + Send + Sync>) -> Result<()> {
         match &*self.branch() {
             Some(branch) => {

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUdevice, CUstream};
+use cudarc::driver::sys::CUdevice;
 use mscclrs_device::Kernel;
 
 use crate::backend::{
@@ -23,7 +23,9 @@ use crate::cuda::event::{Backoff, CudaEvent};
 use crate::cuda::library::{Api, api, code};
 use crate::cuda::memory::PinnedMemory;
 use crate::cuda::module::Modules;
-use crate::cuda::stream::{self, CudaStream};
+use crate::cuda::release;
+use crate::cuda::stream::CudaStream;
+use crate::cuda::streams::Streams;
 use crate::cuda::vmm::{self, HandleTypes};
 use crate::cuda::{handle, memory};
 use crate::{BackendKind, Error, ExportedHandle, HandleKind, Limits, MemoryKind, Result};
@@ -44,25 +46,12 @@ pub(super) struct Gpu {
     pub(super) abilities: Abilities,
     pub(super) modules: Modules,
     name: String,
-    streams: Mutex<Streams>,
+    pub(super) streams: Mutex<Streams>,
     /// Staging buffers that no stream uses.
     staging: Mutex<Vec<PinnedMemory>>,
     service: Mutex<Option<Arc<CudaStream>>>,
     shareable: OnceLock<HandleTypes>,
 }
-
-/// Streams made here. `draining` ones have no owner any more but still work to do.
-#[derive(Default)]
-pub(super) struct Streams {
-    live: Vec<RawStream>,
-    draining: Vec<RawStream>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct RawStream(pub(super) CUstream);
-
-// SAFETY: a stream is a handle that the driver lets any thread use.
-unsafe impl Send for RawStream {}
 
 /// Devices of this process; an error says why there are none.
 pub(super) fn count() -> Result<u32> {
@@ -79,11 +68,15 @@ pub(super) fn count() -> Result<u32> {
     }
 }
 
+/// Devices that were opened.
+pub(super) static OPENED: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
+
 /// The device, opened when it is first asked for.
 pub(super) fn gpu(ordinal: u32) -> Result<&'static Gpu> {
-    static GPUS: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
-    let mut gpus = lock(&GPUS);
-    if let Some(gpu) = gpus.iter().find(|gpu| gpu.ordinal == ordinal) {
+    // Not the lock of the list: opening takes long.
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _opening = lock(&OPENING);
+    if let Some(gpu) = lock(&OPENED).iter().find(|gpu| gpu.ordinal == ordinal) {
         return Ok(gpu);
     }
     let none = |why| Error::NoDevice { backend: "CUDA", ordinal, why };
@@ -94,7 +87,7 @@ pub(super) fn gpu(ordinal: u32) -> Result<&'static Gpu> {
         )));
     }
     let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open(ordinal)?));
-    gpus.push(gpu);
+    lock(&OPENED).push(gpu);
     Ok(gpu)
 }
 
@@ -176,16 +169,6 @@ impl Gpu {
         }
     }
 
-    /// Held while a stream may begin to be captured, so that nobody asks whether it is idle then:
-    /// asking about a captured stream breaks the capture.
-    pub(super) fn capture_order(&self) -> MutexGuard<'_, Streams> {
-        lock(&self.streams)
-    }
-
-    pub(super) fn register(&self, stream: CUstream) {
-        lock(&self.streams).live.push(RawStream(stream));
-    }
-
     /// A staging buffer that no stream uses; pins memory only if there is none.
     pub(super) fn take_staging(&'static self, bytes: u64) -> Result<PinnedMemory> {
         let free = lock(&self.staging).pop();
@@ -195,50 +178,6 @@ impl Gpu {
     /// Takes back a staging buffer that no work uses any more.
     pub(super) fn give_staging(&self, staging: PinnedMemory) {
         lock(&self.staging).push(staging);
-    }
-
-    /// Takes a stream whose owner is gone; destroys it now or when its work is done.
-    pub(super) fn retire(&self, stream: CUstream) {
-        let mut streams = lock(&self.streams);
-        streams.live.retain(|live| live.0 != stream);
-        streams.draining.push(RawStream(stream));
-        if let Ok(_entered) = self.context.enter_relaxed() {
-            self.drain(&mut streams);
-        }
-    }
-
-    fn drain(&self, streams: &mut Streams) {
-        streams.draining.retain(|stream| {
-            let busy = matches!(stream::is_capturing(self.api, stream.0), Ok(false))
-                && stream::query(self.api, stream.0) == Ok(false);
-            if !busy {
-                // SAFETY: the stream's owner is gone. Destroying it does not wait, and there is
-                // nothing to do about a failure.
-                let _ = unsafe { self.api.cuStreamDestroy_v2(stream.0) };
-            }
-            busy
-        });
-    }
-
-    /// Events behind all work that streams made here have by now; none if they are idle.
-    pub(super) fn busy_points(&'static self) -> Vec<CudaEvent> {
-        let mut points = Vec::new();
-        let Ok(_entered) = self.context.enter_relaxed() else { return points };
-        let mut streams = lock(&self.streams);
-        self.drain(&mut streams);
-        for stream in streams.live.iter().chain(&streams.draining) {
-            if matches!(stream::is_capturing(self.api, stream.0), Ok(false))
-                && stream::query(self.api, stream.0) == Ok(false)
-                && let Ok(event) = CudaEvent::new(self, false)
-            {
-                // SAFETY: event and stream live and belong to the current context; the lock keeps
-                // the stream from being captured now.
-                if unsafe { self.api.cuEventRecord(event.raw, stream.0) }.is_ok() {
-                    points.push(event);
-                }
-            }
-        }
-        points
     }
 }
 
@@ -316,6 +255,7 @@ impl BackendDevice for CudaDevice {
     }
 
     fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Box<dyn BackendMemory>> {
+        release::now(self.0);
         memory::alloc(self.0, bytes, kind)
     }
 
@@ -328,6 +268,7 @@ impl BackendDevice for CudaDevice {
         handle: &ExportedHandle,
         fd: Option<OwnedFd>,
     ) -> Result<Box<dyn BackendMapping>> {
+        release::now(self.0);
         handle::import(self.0, handle, fd)
     }
 
@@ -345,6 +286,10 @@ impl BackendDevice for CudaDevice {
 
     fn function(&self, kernel: &'static Kernel) -> Result<Arc<dyn BackendFunction>> {
         Ok(self.0.modules.function(self.0, kernel)?)
+    }
+
+    fn reclaim(&self) {
+        release::now(self.0);
     }
 
     /// Waits for the streams made here. The context as a whole cannot be waited for while any of its

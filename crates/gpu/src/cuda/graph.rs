@@ -14,7 +14,7 @@ use crate::Result;
 use crate::backend::{BackendGraph, BackendGraphExec, BackendStream};
 use crate::cuda::device::{Gpu, lock};
 use crate::cuda::library::Failure;
-use crate::cuda::reaper;
+use crate::cuda::release::{self, GATE};
 use crate::cuda::stream::CudaStream;
 
 const NO_DESTRUCTOR_SYNC: u32 = 1;
@@ -26,12 +26,12 @@ type Held = Arc<dyn Any + Send + Sync>;
 unsafe extern "C" fn let_go(held: *mut c_void) {
     // SAFETY: `retain` made the pointer from a box, and a user object is destroyed once.
     let held = unsafe { Box::from_raw(held.cast::<Held>()) };
-    reaper::hand_over(*held);
+    release::hand_over(*held);
 }
 
 /// Makes a graph under capture hold `held`. A context is current.
 pub(super) fn retain(gpu: &'static Gpu, graph: CUgraph, held: Held) -> Result<()> {
-    reaper::start()?;
+    release::start()?;
     let data: *mut c_void = Box::into_raw(Box::new(held)).cast();
     let mut object = std::ptr::null_mut();
     // SAFETY: the callback takes exactly this pointer, and calls nothing of CUDA.
@@ -106,6 +106,7 @@ impl BackendGraphExec for CudaGraphExec {
         let stream = CudaStream::of(stream, self.gpu)?;
         let exec = lock(&self.raw);
         let _entered = self.gpu.context.enter_relaxed()?;
+        let _pass = GATE.pass();
         // SAFETY: graph and stream live and belong to the current context.
         unsafe { self.gpu.api.cuGraphLaunch(*exec, stream.raw_stream()) }?;
         Ok(())

@@ -14,7 +14,7 @@ use cudarc::driver::sys::CUipcMemHandle;
 use crate::backend::BackendMapping;
 use crate::cuda::device::{Gpu, gpu_of};
 use crate::cuda::memory::address_range;
-use crate::cuda::reaper;
+use crate::cuda::release;
 use crate::cuda::vmm::{FABRIC_BYTES, Mapped, Physical};
 use crate::{Error, ExportedHandle, HandleKind, Result};
 
@@ -254,7 +254,7 @@ impl OpenedIpc {
 impl Drop for OpenedIpc {
     fn drop(&mut self) {
         let (gpu, base) = (self.gpu, self.base);
-        reaper::when_idle(gpu, move || {
+        release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: closes what `open` opened, once. There is nothing to do about a failure.
             let _ = unsafe { gpu.api.cuIpcCloseMemHandle(base) };

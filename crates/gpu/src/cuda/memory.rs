@@ -1,9 +1,7 @@
 //! Memory: pinned, plain, shareable, and what somebody else allocated.
 //!
-//! Invariant: memory made here is zero before anybody has its address, and is released when its
-//! owner is dropped and our streams are past what they had then. `cuMemFree` and `cuMemFreeHost`
-//! also wait for everything else on the device; they run on the dropping thread if our streams are
-//! idle, and on the release thread if not.
+//! Invariant: memory made here is zero before anybody has its address, and is released some time after
+//! its owner was dropped, never by the drop itself, see [`release`].
 
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
@@ -15,7 +13,7 @@ use crate::backend::{BackendMemory, BackendStream};
 use crate::cuda::device::Gpu;
 use crate::cuda::handle::{self, Backing, Source};
 use crate::cuda::library::Failure;
-use crate::cuda::reaper;
+use crate::cuda::release;
 use crate::cuda::vmm::{self, Mapped, Physical};
 use crate::{Error, ExportedHandle, HandleKind, MemoryKind, Result};
 
@@ -113,7 +111,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let (gpu, address) = (self.gpu, self.pointer as usize);
-        reaper::when_idle(gpu, move || {
+        release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: the owner is gone. There is nothing to do about a failure.
             let _ = unsafe { gpu.api.cuMemFreeHost(address as *mut _) };
@@ -211,7 +209,7 @@ impl BackendMemory for PlainMemory {
 impl Drop for PlainMemory {
     fn drop(&mut self) {
         let (gpu, address) = (self.gpu, self.address);
-        reaper::when_idle(gpu, move || {
+        release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: the owner is gone. The call waits for all work on the device.
             let _: std::result::Result<(), Failure> = unsafe { gpu.api.cuMemFree_v2(address) };

@@ -2,7 +2,7 @@
 //!
 //! Every entry makes the device's primary context current and gives the caller's back
 //! ([`context`]); calls that a capture forbids are made in relaxed capture mode, so that all of this
-//! works while somebody else captures. Nothing runs on the legacy stream unless the caller wraps it.
+//! works while somebody else captures. Nothing runs on a default stream: wrapping one is refused.
 //!
 //! | here | calls of libcuda |
 //! |---|---|
@@ -32,7 +32,7 @@
 //! | events | cuEventCreate, cuEventQuery, cuEventElapsedTime, cuEventDestroy |
 //! | `function` | cuModuleLoadDataEx, cuModuleGetFunction, cuFuncLoad, cuFuncGetAttribute, cuFuncSetAttribute, cuModuleGetGlobal |
 //! | `resident_blocks` | cuOccupancyMaxActiveBlocksPerMultiprocessor |
-//! | device `synchronize`, drops of memory on a busy device | cuStreamIsCapturing, cuStreamQuery, cuEventRecord, cuEventQuery |
+//! | device `synchronize`, drops of memory | cuStreamIsCapturing, cuStreamQuery, cuEventCreate, cuEventRecord, cuEventQuery |
 
 mod attributes;
 mod context;
@@ -44,8 +44,9 @@ mod image;
 mod library;
 mod memory;
 mod module;
-mod reaper;
+mod release;
 mod stream;
+mod streams;
 mod survey;
 mod vmm;
 

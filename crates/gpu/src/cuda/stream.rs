@@ -21,10 +21,14 @@ use crate::cuda::graph::{self, CudaGraph};
 use crate::cuda::library::{Api, Failure, code};
 use crate::cuda::memory::PinnedMemory;
 use crate::cuda::module::CudaFunction;
+use crate::cuda::release::GATE;
 use crate::{Error, Grid, Result};
 
 const NON_BLOCKING: u32 = 1;
 const STAGING: u64 = 1 << 20;
+/// CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
 const CAPTURE_NONE: c_int = 0;
 const CAPTURE_ACTIVE: c_int = 1;
 
@@ -71,6 +75,30 @@ fn bytes_of(bytes: u64) -> Result<usize> {
     })
 }
 
+/// An error for the handles that mean a default stream instead of naming one.
+fn refuse_default(raw: u64) -> Result<()> {
+    let (name, why) = match raw {
+        0 | LEGACY => (
+            "the legacy default stream",
+            "its work waits for all other streams of the device and they for it, so a kernel that waits \
+             for another rank could hold up what that rank waits for",
+        ),
+        PER_THREAD => (
+            "the per-thread default stream",
+            "it means another stream on each thread, and streams are used from more threads than one",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid {
+        what: "stream",
+        value: format!("{raw:#x}, {name},"),
+        allowed: format!(
+            "{why}: give a stream of its own (cuStreamCreate, cudaStreamCreateWithFlags, \
+             torch.cuda.Stream, or Device::create_stream)"
+        ),
+    })
+}
+
 unsafe extern "C" fn run_call(slot: *mut c_void) {
     // SAFETY: `call_host` made the pointer from an `Arc`, and the driver calls once an enqueued call.
     let slot = unsafe { Arc::from_raw(slot.cast::<Mutex<Option<Call>>>()) };
@@ -96,6 +124,7 @@ impl CudaStream {
 
     /// A stream that somebody else owns.
     pub(super) fn wrap(gpu: &'static Gpu, raw: u64) -> Result<CudaStream> {
+        refuse_default(raw)?;
         let _entered = gpu.context.enter_relaxed()?;
         let stream = bytes_of(raw)? as CUstream;
         let mut context = std::ptr::null_mut();
@@ -109,6 +138,7 @@ impl CudaStream {
                 allowed: format!("a stream of the primary context of cuda:{}", gpu.ordinal),
             });
         }
+        gpu.register_wrapped(stream);
         Ok(CudaStream::new(gpu, stream, false))
     }
 
@@ -154,22 +184,29 @@ impl CudaStream {
             && query(self.gpu.api, self.raw).is_err()
     }
 
-    /// The graph that the stream is captured into.
-    fn graph_under_capture(&self) -> Result<Option<CUgraph>> {
+    /// The capture that the stream is in: its number, and the graph that it is captured into.
+    fn under_capture(&self) -> Result<Option<(u64, CUgraph)>> {
         let mut status = CAPTURE_NONE;
-        let mut graph = std::ptr::null_mut();
+        let (mut id, mut graph) = (0, std::ptr::null_mut());
         // SAFETY: the stream lives; outputs that are not wanted may be null.
         unsafe {
             self.gpu.api.cuStreamGetCaptureInfo_v2(
                 self.raw,
                 (&raw mut status).cast(),
-                std::ptr::null_mut(),
+                &raw mut id,
                 &raw mut graph,
                 std::ptr::null_mut(),
                 std::ptr::null_mut(),
             )
         }?;
-        Ok((status == CAPTURE_ACTIVE && !graph.is_null()).then_some(graph))
+        match status {
+            CAPTURE_NONE => Ok(None),
+            CAPTURE_ACTIVE if !graph.is_null() => Ok(Some((id, graph))),
+            _ => {
+                let code = code::STREAM_CAPTURE_INVALIDATED;
+                Err(Failure { call: "cuStreamGetCaptureInfo", code }.into())
+            }
+        }
     }
 
     /// Enqueues a copy between memory that the driver knows.
@@ -224,6 +261,7 @@ impl BackendStream for CudaStream {
         function.check(grid, args.len())?;
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         let _entered = self.gpu.context.enter()?;
+        let _pass = GATE.pass();
         // SAFETY: function and stream belong to the current context; the kernel takes one parameter
         // of `args.len()` bytes (its layout word was compared when it was loaded), which the driver
         // copies before it returns.
@@ -281,7 +319,7 @@ impl BackendStream for CudaStream {
             return Ok(());
         }
         let _entered = self.gpu.context.enter_relaxed()?;
-        if let Some(graph) = self.graph_under_capture()? {
+        if let Some((_, graph)) = self.under_capture()? {
             return self.capture_upload(graph, to, from);
         }
         self.with_staging(|staging| {
@@ -421,10 +459,15 @@ impl BackendStream for CudaStream {
         Ok(is_capturing(self.gpu.api, self.raw)?)
     }
 
+    fn capture_id(&self) -> Result<Option<u64>> {
+        let _entered = self.gpu.context.enter()?;
+        Ok(self.under_capture()?.map(|(id, _)| id))
+    }
+
     fn retain(&self, held: Arc<dyn Any + Send + Sync>) -> Result<()> {
         let _entered = self.gpu.context.enter_relaxed()?;
-        match self.graph_under_capture()? {
-            Some(graph) => graph::retain(self.gpu, graph, held),
+        match self.under_capture()? {
+            Some((_, graph)) => graph::retain(self.gpu, graph, held),
             None => Err(Error::Invalid {
                 what: "retain",
                 value: "a stream that is not being captured".into(),
@@ -457,6 +500,26 @@ impl Drop for CudaStream {
         }
         if self.owned {
             self.gpu.retire(self.raw);
+        } else {
+            self.gpu.let_go(self.raw);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_streams_are_refused_with_what_to_give_instead() {
+        for (raw, name) in [(0, "legacy"), (1, "legacy"), (2, "per-thread")] {
+            let error = refuse_default(raw).unwrap_err();
+            assert!(matches!(error, Error::Invalid { what: "stream", .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{raw:#x}, the {name} default stream")), "{text}");
+            assert!(text.contains("cudaStreamCreateWithFlags"), "{text}");
+        }
+        refuse_default(3).unwrap();
+        refuse_default(0x5555_0000_1230).unwrap();
     }
 }

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
@@ -16,7 +17,7 @@ use cudarc::driver::sys::{
 
 use crate::cuda::device::Gpu;
 use crate::cuda::library::{Failure, code};
-use crate::cuda::reaper;
+use crate::cuda::release;
 use crate::{Error, HandleKind, Result};
 
 const POSIX_FD: u32 = 1;
@@ -269,7 +270,7 @@ pub(super) struct Mapped {
     gpu: &'static Gpu,
     pub(super) address: u64,
     pub(super) bytes: u64,
-    pub(super) physical: Physical,
+    pub(super) physical: Arc<Physical>,
 }
 
 impl Mapped {
@@ -300,7 +301,7 @@ impl Mapped {
                 failure.into()
             });
         }
-        let mapped = Mapped { gpu, address, bytes, physical };
+        let mapped = Mapped { gpu, address, bytes, physical: Arc::new(physical) };
         let access = CUmemAccessDesc {
             location: CUmemLocation {
                 type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -317,8 +318,10 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let (gpu, address, size) = (self.gpu, self.address, self.bytes as usize);
-        // Unmapping does not always wait for kernels that use the range, hence the detour.
-        reaper::when_idle(gpu, move || {
+        // The reference goes with the mapping: whichever is last frees the memory.
+        let physical = self.physical.clone();
+        release::later(gpu, move || {
+            let _physical = physical;
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: the range is exactly what `map` mapped, and nobody has its address any more.
             let unmapped = unsafe { gpu.api.cuMemUnmap(address, size) };

@@ -1,6 +1,6 @@
 //! Modules from PTX, launches, graphs.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use mscclrs_device::{
@@ -90,11 +90,17 @@ fn kernel<A: KernelArgs>(name: &'static str, text: &str) -> &'static Kernel {
 }
 
 pub(crate) fn add() -> &'static Kernel {
-    kernel::<AddArgs>("add", &ptx("add", AddArgs::ABI, size_of::<AddArgs>(), ADD))
+    static ADDS: LazyLock<&'static Kernel> = LazyLock::new(|| {
+        kernel::<AddArgs>("add", &ptx("add", AddArgs::ABI, size_of::<AddArgs>(), ADD))
+    });
+    *ADDS
 }
 
 pub(crate) fn spin() -> &'static Kernel {
-    kernel::<SpinArgs>("spin", &ptx("spin", SpinArgs::ABI, size_of::<SpinArgs>(), SPIN))
+    static SPINS: LazyLock<&'static Kernel> = LazyLock::new(|| {
+        kernel::<SpinArgs>("spin", &ptx("spin", SpinArgs::ABI, size_of::<SpinArgs>(), SPIN))
+    });
+    *SPINS
 }
 
 fn words(bytes: &[u8]) -> Vec<u32> {
@@ -220,13 +226,24 @@ pub(crate) struct Busy {
 
 impl Busy {
     pub(crate) fn start(device: &Device) -> Busy {
+        let busy = Busy::prepare(device);
+        busy.begin();
+        busy
+    }
+
+    /// All that may wait for the device; the kernel does not run yet.
+    pub(crate) fn prepare(device: &Device) -> Busy {
         let word = device.alloc(4, MemoryKind::Host).unwrap();
-        let stream = device.create_stream().unwrap();
-        let function = device.function(spin()).unwrap();
-        let args = SpinArgs { word: Global::from_address(word.address()), limit: 10_000_000_000 };
+        device.function(spin()).unwrap();
+        Busy { word, stream: device.create_stream().unwrap() }
+    }
+
+    pub(crate) fn begin(&self) {
+        let function = self.stream.device().function(spin()).unwrap();
+        let word = Global::from_address(self.word.address());
+        let args = SpinArgs { word, limit: 10_000_000_000 };
         // SAFETY: the word lives until the kernel is gone, see `drop`.
-        unsafe { stream.launch(&function, Grid::new(1, 1), &args) }.unwrap();
-        Busy { word, stream }
+        unsafe { self.stream.launch(&function, Grid::new(1, 1), &args) }.unwrap();
     }
 
     pub(crate) fn stream(&self) -> &mscclrs_gpu::Stream {

@@ -9,6 +9,7 @@ mod handles;
 mod kernels;
 mod streams;
 mod topology;
+mod waits;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
