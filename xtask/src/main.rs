@@ -7,9 +7,9 @@ mod bundle;
 #[cfg(test)]
 mod docs;
 mod environment;
-mod launchers;
 mod page;
 mod performance;
+mod programs;
 mod ptx;
 mod shell;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use mscclrs_ptx::Tools;
 
 use crate::shell::{cargo, run as run_command, run_and_read, succeeds};
 use crate::steps::{Counts, Step};
-use crate::{launchers, performance, ptx, steps};
+use crate::{performance, programs, ptx, steps};
 
 const STEPS: [Step; 8] = [
     Step { name: "tools", what: "what the other steps need is here", run: tools },
@@ -62,7 +62,7 @@ fn tools() -> Result<Counts> {
         Err(mscclrs_ptx::Error::Missing { missing: more }) => missing.extend(more),
         Err(other) => return Err(other.into()),
     }
-    missing.extend(launchers::install());
+    missing.extend(programs::install());
     if !missing.is_empty() {
         bail!("missing here:\n{}", missing.join("\n"));
     }

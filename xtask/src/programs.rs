@@ -1,10 +1,11 @@
-//! Launchers of others, whose ranks the tests let meet.
+//! Programs of others that the tests use: launchers, whose ranks they let meet, and what joins network
+//! namespaces.
 
 use std::process::{Command, Stdio};
 
 use crate::shell::{run, succeeds};
 
-struct Launcher {
+struct Program {
     name: &'static str,
     /// Names of its program, and what its version says.
     programs: &'static [&'static str],
@@ -12,26 +13,27 @@ struct Launcher {
     debian: &'static str,
 }
 
-const LAUNCHERS: [Launcher; 2] = [
-    Launcher {
+const PROGRAMS: [Program; 3] = [
+    Program {
         name: "mpirun of Open MPI",
         programs: &["mpirun.openmpi", "mpirun"],
         words: "Open MPI",
         debian: "openmpi-bin",
     },
-    Launcher {
+    Program {
         name: "mpiexec of MPICH",
         programs: &["mpiexec.hydra", "mpiexec"],
         words: "HYDRA",
         debian: "mpich",
     },
+    Program { name: "ip of iproute2", programs: &["ip"], words: "iproute2", debian: "iproute2" },
 ];
 
 /// Installs those that are not here, as root where there is apt-get; gives what is missing then, and how
 /// to get it.
 pub(crate) fn install() -> Vec<String> {
-    let missing = || LAUNCHERS.iter().filter(|launcher| !launcher.is_here());
-    let packages: Vec<_> = missing().map(|launcher| launcher.debian).collect();
+    let missing = || PROGRAMS.iter().filter(|program| !program.is_here());
+    let packages: Vec<_> = missing().map(|program| program.debian).collect();
     if !packages.is_empty() && is_root() && succeeds(Command::new("apt-get").arg("--version")) {
         let install = || {
             let mut command = Command::new("apt-get");
@@ -44,14 +46,14 @@ pub(crate) fn install() -> Vec<String> {
         }
     }
     missing()
-        .map(|launcher| {
-            let Launcher { name, debian, .. } = launcher;
+        .map(|program| {
+            let Program { name, debian, .. } = program;
             format!("  {name}: on Debian `apt-get install {debian}` as root")
         })
         .collect()
 }
 
-impl Launcher {
+impl Program {
     fn is_here(&self) -> bool {
         self.programs.iter().any(|program| {
             let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
@@ -72,7 +74,7 @@ mod tests {
     #[test]
     fn a_program_is_known_by_what_it_says_of_itself() {
         let with =
-            |words| Launcher { name: "", programs: &["nothing-here", "cargo"], words, debian: "" };
+            |words| Program { name: "", programs: &["nothing-here", "cargo"], words, debian: "" };
         assert!(with("cargo").is_here());
         assert!(!with("Open MPI").is_here());
     }
