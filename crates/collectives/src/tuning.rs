@@ -114,6 +114,22 @@ pub struct Tuning {
     pub all_gather: Vec<Rule<AllGather>>,
 }
 
+impl<A> Rule<A> {
+    fn tell(&self, collective: &'static str, algorithm: &'static str, agreed: Agreed) {
+        let Shape { blocks, threads } = agreed.fit(self.shape);
+        let up_to = Some(self.up_to).filter(|&up_to| up_to < u64::MAX);
+        mscclrs_log::debug!(
+            COLL,
+            collective,
+            up_to_bytes = up_to,
+            algorithm,
+            blocks,
+            threads,
+            "messages of up to so many bytes are done so"
+        );
+    }
+}
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -139,6 +155,24 @@ impl Tuning {
                 },
                 Rule { up_to: u64::MAX, algorithm: AllGather::Mesh, shape },
             ],
+        }
+    }
+
+    /// Writes the table into the log, each line as it is launched here. Afterwards nothing is said for
+    /// each call.
+    pub(crate) fn tell(&self, own: bool, agreed: Agreed) {
+        mscclrs_log::info!(
+            COLL,
+            table = if own { "the program's" } else { "built in" },
+            blocks = agreed.blocks,
+            threads = agreed.threads,
+            "a table of algorithms is chosen; blocks and threads are what every rank's device holds"
+        );
+        for rule in &self.all_reduce {
+            rule.tell("allreduce", rule.algorithm.name(), agreed);
+        }
+        for rule in &self.all_gather {
+            rule.tell("allgather", rule.algorithm.name(), agreed);
         }
     }
 

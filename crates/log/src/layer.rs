@@ -24,7 +24,6 @@ pub fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(
         level: settings.level,
         subsystems: settings.subsystems,
         plain_warnings: settings.plain_warnings,
-        to_files: matches!(sink, Sink::Files(_)),
     };
     let log = Log { chosen, format: settings.format, rank: settings.rank, host, sink };
     Ok(log.with_filter(chosen))
@@ -44,7 +43,6 @@ struct Chosen {
     level: Level,
     subsystems: Subsystems,
     plain_warnings: bool,
-    to_files: bool,
 }
 
 impl Chosen {
@@ -55,12 +53,11 @@ impl Chosen {
         shown.then_some(subsystem)
     }
 
-    /// Whether this is a warning that is told plainly: one that the log does not show to the user.
+    /// Whether this is a warning that is told plainly.
     fn is_told_plainly(&self, metadata: &Metadata<'_>) -> bool {
         self.plain_warnings
-            && *metadata.level() <= LevelFilter::WARN
+            && *metadata.level() == tracing::Level::WARN
             && Subsystem::of(metadata.target()).is_some()
-            && (self.to_files || self.shown(metadata).is_none())
     }
 
     fn wants(&self, metadata: &Metadata<'_>) -> bool {

@@ -51,8 +51,8 @@ pub struct Settings {
     pub format: Format,
     /// The rank that this process is, where it is one: that of events which name none.
     pub rank: Option<u32>,
-    /// Whether warnings are also told on standard error, as plain sentences, where the log does not
-    /// show them there.
+    /// Whether warnings are told on standard error too, as plain sentences. Errors are not: calls
+    /// return them.
     pub plain_warnings: bool,
 }
 
