@@ -114,19 +114,31 @@ pub struct Tuning {
     pub all_gather: Vec<Rule<AllGather>>,
 }
 
-impl<A> Rule<A> {
-    fn tell(&self, collective: &'static str, algorithm: &'static str, agreed: Agreed) {
-        let Shape { blocks, threads } = agreed.fit(self.shape);
-        let up_to = Some(self.up_to).filter(|&up_to| up_to < u64::MAX);
+/// The lines of a table that serve any size.
+fn tell_rules<A: Copy>(
+    collective: &'static str,
+    rules: &[Rule<A>],
+    name: impl Fn(A) -> &'static str,
+    agreed: Agreed,
+) {
+    let mut from = 0;
+    for rule in rules {
+        if rule.up_to < from {
+            continue;
+        }
+        let Shape { blocks, threads } = agreed.fit(rule.shape);
+        let up_to = Some(rule.up_to).filter(|&up_to| up_to < u64::MAX);
         mscclrs_log::debug!(
             COLL,
             collective,
-            up_to_bytes = up_to,
-            algorithm,
+            algorithm = name(rule.algorithm),
+            from_bytes = from,
+            to_bytes = up_to,
             blocks,
             threads,
-            "messages of up to so many bytes are done so"
+            "an algorithm is chosen for messages of these sizes"
         );
+        from = rule.up_to.saturating_add(1);
     }
 }
 
@@ -164,16 +176,12 @@ impl Tuning {
         mscclrs_log::info!(
             COLL,
             table = if own { "the program's" } else { "built in" },
-            blocks = agreed.blocks,
-            threads = agreed.threads,
-            "a table of algorithms is chosen; blocks and threads are what every rank's device holds"
+            most_blocks = agreed.blocks,
+            most_threads = agreed.threads,
+            "a table of algorithms is chosen"
         );
-        for rule in &self.all_reduce {
-            rule.tell("allreduce", rule.algorithm.name(), agreed);
-        }
-        for rule in &self.all_gather {
-            rule.tell("allgather", rule.algorithm.name(), agreed);
-        }
+        tell_rules("allreduce", &self.all_reduce, |algorithm| algorithm.name(), agreed);
+        tell_rules("allgather", &self.all_gather, |algorithm| algorithm.name(), agreed);
     }
 
     pub(crate) fn built_in(ranks: u32, agreed: Agreed) -> Tuning {

@@ -6,7 +6,9 @@
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use mscclrs_log::{Level, Settings};
+pub use mscclrs_log::{
+    FilePattern, Format, Level, OpenError, Settings, Subsystem, Subsystems, layer,
+};
 
 use crate::env::{self, Source, Variable, foreign};
 use crate::{Error, LaunchEnvironment, Result};
@@ -104,8 +106,6 @@ fn introduce() {
 
 #[cfg(test)]
 mod tests {
-    use mscclrs_log::{Format, Subsystem};
-
     use super::*;
     use crate::env::Kind;
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn variables_of_mscclpp_are_read_after_ours() {
-        let level = |pairs| with(pairs).unwrap().unwrap().level;
+        let level = |pairs: &[(&str, &str)]| with(pairs).unwrap().unwrap().level;
         let old = ("MSCCLPP_DEBUG", "INFO");
         let new = ("MSCCLPP_LOG_LEVEL", "DEBUG");
         assert_eq!(level(&[new]), Level::Debug);

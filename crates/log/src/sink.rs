@@ -27,12 +27,14 @@ pub struct OpenError {
 }
 
 /// Where lines go.
+#[derive(Debug)]
 pub(crate) enum Sink {
     Files(Files),
     StandardError,
 }
 
 /// The files of a pattern, each opened when it is first written to.
+#[derive(Debug)]
 pub(crate) struct Files {
     pattern: FilePattern,
     host: String,

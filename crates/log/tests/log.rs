@@ -104,24 +104,6 @@ fn fields_of_spans_around_are_shown_and_the_nearest_counts() {
 }
 
 #[test]
-fn what_is_not_shown_is_not_even_made() {
-    let made = std::cell::Cell::new(0);
-    let make = || {
-        made.set(made.get() + 1);
-        0
-    };
-    let settings = Settings { level: Level::Info, ..Settings::default() };
-    logged(settings, || {
-        mscclrs_log::debug!(MEMORY, bytes = make(), "below the level");
-        mscclrs_log::info!(MEMORY, bytes = make(), "shown");
-    });
-    assert_eq!(made.get(), 1);
-    // Nobody listens.
-    mscclrs_log::error!(MEMORY, bytes = make(), "silent");
-    assert_eq!(made.get(), 1);
-}
-
-#[test]
 fn lines_of_many_threads_and_files_are_whole() {
     const WRITERS: usize = 8;
     const LINES: usize = 300;

@@ -3,6 +3,7 @@
 
 use mscclrs_core::bootstrap::{Address, InterfaceFilter};
 use mscclrs_core::env::{self, Source, foreign, internal};
+use mscclrs_log::{FilePattern, Subsystems};
 
 use super::model::{OtherVariable, UnknownVariable, Variable};
 use crate::similar::similar;
@@ -43,6 +44,8 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             let read = value.parse::<InterfaceFilter>();
             read.err().map(|_| "the list cannot be read".into())
         }
+        Reader::LogFile => value.parse::<FilePattern>().err().map(|error| error.to_string()),
+        Reader::Subsystems => value.parse::<Subsystems>().err().map(|error| error.to_string()),
     }
 }
 
@@ -50,6 +53,8 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
 enum Reader {
     Address,
     Interfaces,
+    LogFile,
+    Subsystems,
 }
 
 fn reader(variable: &env::Variable) -> Option<Reader> {
@@ -57,6 +62,10 @@ fn reader(variable: &env::Variable) -> Option<Reader> {
         Some(Reader::Address)
     } else if std::ptr::eq(variable, &env::SOCKET_IFNAME) {
         Some(Reader::Interfaces)
+    } else if std::ptr::eq(variable, &env::DEBUG_FILE) {
+        Some(Reader::LogFile)
+    } else if std::ptr::eq(variable, &env::DEBUG_SUBSYS) {
+        Some(Reader::Subsystems)
     } else {
         None
     }

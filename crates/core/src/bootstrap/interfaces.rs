@@ -105,7 +105,7 @@ impl InterfaceFilter {
     fn tell(&self, all: &[Interface], chosen: &[&Interface]) {
         for Interface { name, address } in chosen {
             mscclrs_log::info!(
-                BOOTSTRAP, interface = name, address = %address.ip(), filter = %self,
+                BOOTSTRAP, interface = name, address = %address.ip(), filter = self.to_string().replace('"', ""),
                 "an interface is chosen"
             );
         }
