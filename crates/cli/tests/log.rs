@@ -141,7 +141,7 @@ fn a_warning_is_told_plainly_beside_a_log_in_a_file() {
         ("MSCCLRS_BOOTSTRAP_TIMEOUT", "1"),
         ("MSCCLRS_DEBUG", "warn"),
     ];
-    let warning = "there is no secret";
+    let warning = "there is no secret, so";
     let with_file = [&variables[..], &[("MSCCLRS_DEBUG_FILE", file.to_str().expect("text"))]];
     let output = mscclrs(BENCH, &with_file.concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,5 @@
 //! A log as a layer: what it shows of events and spans.
+#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 
