@@ -7,6 +7,7 @@ mod info;
 mod kernel;
 mod launch;
 mod limits;
+mod logging;
 mod manual;
 mod nccl;
 mod options;
@@ -42,7 +43,19 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let end = match &cli.command {
+    let end = run(&cli);
+    end.unwrap_or_else(|error| {
+        if !error.is::<output::Closed>() {
+            say!("error: {}", output::told(&error));
+        }
+        ExitCode::from(ranks::status(&error))
+    })
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    // SAFETY: no other thread has been started.
+    unsafe { logging::begin(cli)? };
+    match &cli.command {
         Command::Bench(bench) => {
             // SAFETY: no other thread has been started.
             unsafe { nccl::prepare_environment() };
@@ -54,11 +67,5 @@ fn main() -> ExitCode {
         Command::Launch(launch) => launch::run(launch),
         Command::LaunchGuard => Ok(launch::run_guard()),
         Command::Man(options) => manual::run(options),
-    };
-    end.unwrap_or_else(|error| {
-        if !error.is::<output::Closed>() {
-            say!("error: {}", output::told(&error));
-        }
-        ExitCode::from(ranks::status(&error))
-    })
+    }
 }

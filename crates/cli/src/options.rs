@@ -17,6 +17,10 @@ use crate::manual::ManOptions;
 #[derive(Debug, Parser)]
 #[command(name = "mscclrs", version, subcommand_required = true, args_override_self = false)]
 pub(crate) struct Cli {
+    /// Write the log as JSON, one object a line, as MSCCLRS_DEBUG_FORMAT=json does; without
+    /// MSCCLRS_DEBUG it has warnings.
+    #[arg(long, global = true)]
+    pub(crate) log_json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -57,22 +57,6 @@ pub(crate) fn print(bytes: &[u8]) -> anyhow::Result<ExitCode> {
     written(outcome, "standard output").map(|()| ExitCode::SUCCESS)
 }
 
-/// Shows the warnings of the crates below, one line each: set-up that waits for somebody, a rank that
-/// was refused.
-pub(crate) fn show_warnings() {
-    let shown = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .with_level(false)
-        .with_target(false)
-        .without_time()
-        .log_internal_errors(false)
-        .try_init();
-    // Somebody else shows them already.
-    drop(shown);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

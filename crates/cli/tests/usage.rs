@@ -190,8 +190,14 @@ fn wrong_launches_are_answered_by_one_sentence_and_status_2() {
 fn every_variable_is_checked_before_ranks_start() {
     for variable in mscclrs_core::env::TABLE {
         for threads in ["", "--threads"] {
-            // Nothing is wrong as a host's id, nor as a path that nobody looks at.
-            let any = ["MSCCLRS_DEVICE_RUSTC", "MSCCLRS_HOSTID", "MSCCLRS_NCCL_LIBRARY"];
+            // Nothing is wrong as a host's id, as the name of a new file, nor as a path that nobody
+            // looks at.
+            let any = [
+                "MSCCLRS_DEBUG_FILE",
+                "MSCCLRS_DEVICE_RUSTC",
+                "MSCCLRS_HOSTID",
+                "MSCCLRS_NCCL_LIBRARY",
+            ];
             if any.contains(&variable.name) {
                 continue;
             }

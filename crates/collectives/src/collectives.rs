@@ -57,12 +57,15 @@ impl Collectives {
 
     fn build(communicator: &Communicator, tuning: Option<Tuning>) -> Result<Collectives> {
         let ranks = communicator.world_size();
+        let _span = mscclrs_log::during!("collectives", rank = communicator.rank());
+        let own_table = tuning.is_some();
         // What fails on one rank alone is told to the others, who would wait for it.
         let checked = tuning.as_ref().map_or(Ok(()), Tuning::check);
         let kernels = checked.and_then(|()| Kernels::load(communicator.device(), ranks));
         let (kernels, agreed) = agree(communicator, kernels)?;
         let tuning = tuning.unwrap_or_else(|| Tuning::built_in(ranks, agreed));
         same_tuning(communicator, &tuning)?;
+        tuning.tell(own_table, agreed);
         let context = Arc::new(Context::new(communicator, kernels)?);
         let inner = Inner {
             communicator: communicator.clone(),

@@ -114,6 +114,34 @@ pub struct Tuning {
     pub all_gather: Vec<Rule<AllGather>>,
 }
 
+/// The lines of a table that serve any size.
+fn tell_rules<A: Copy>(
+    collective: &'static str,
+    rules: &[Rule<A>],
+    name: impl Fn(A) -> &'static str,
+    agreed: Agreed,
+) {
+    let mut from = 0;
+    for rule in rules {
+        if rule.up_to < from {
+            continue;
+        }
+        let Shape { blocks, threads } = agreed.fit(rule.shape);
+        let up_to = Some(rule.up_to).filter(|&up_to| up_to < u64::MAX);
+        mscclrs_log::debug!(
+            COLL,
+            collective,
+            algorithm = name(rule.algorithm),
+            from_bytes = from,
+            to_bytes = up_to,
+            blocks,
+            threads,
+            "an algorithm is chosen for messages of these sizes"
+        );
+        from = rule.up_to.saturating_add(1);
+    }
+}
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -140,6 +168,20 @@ impl Tuning {
                 Rule { up_to: u64::MAX, algorithm: AllGather::Mesh, shape },
             ],
         }
+    }
+
+    /// Writes the table into the log, each line as it is launched here. Afterwards nothing is said for
+    /// each call.
+    pub(crate) fn tell(&self, own: bool, agreed: Agreed) {
+        mscclrs_log::info!(
+            COLL,
+            table = if own { "the program's" } else { "built in" },
+            most_blocks = agreed.blocks,
+            most_threads = agreed.threads,
+            "a table of algorithms is chosen"
+        );
+        tell_rules("allreduce", &self.all_reduce, |algorithm| algorithm.name(), agreed);
+        tell_rules("allgather", &self.all_gather, |algorithm| algorithm.name(), agreed);
     }
 
     pub(crate) fn built_in(ranks: u32, agreed: Agreed) -> Tuning {

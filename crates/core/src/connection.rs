@@ -94,6 +94,13 @@ impl Shared {
                 }
             }
         }
+        mscclrs_log::debug!(
+            CONN,
+            rank = local.rank,
+            peer,
+            transport = local.transport.name(),
+            "connected"
+        );
         Ok(Connection { ends: Arc::new((local, remote)) })
     }
 }

@@ -87,6 +87,9 @@ pub enum Error {
         /// The address.
         address: String,
     },
+    /// The file of the log that the environment asks for cannot be opened.
+    #[error(transparent)]
+    Log(#[from] mscclrs_log::OpenError),
     /// No network interface fits.
     #[error("no network interface with an address fits {filter}; there are: {}", found.join(", "))]
     NoInterface {

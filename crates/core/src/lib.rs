@@ -12,6 +12,7 @@ mod fd_service;
 mod future;
 pub mod launch;
 mod liveness;
+pub mod logging;
 mod loss;
 mod memory;
 mod preflight;

@@ -156,6 +156,8 @@ impl Liveness {
         listener: Box<dyn Listener>,
         branches: Vec<Branch>,
     ) -> Result<Liveness> {
+        let watched: Vec<u32> = branches.iter().map(|branch| branch.peer).collect();
+        mscclrs_log::debug!(LIVENESS, rank, neighbours = ?watched, "watching over neighbours");
         exit::prepare();
         let (tree, registration) =
             watcher::register(|watch| Tree::new(rank, pace, listener, branches, watch))?;
@@ -250,6 +252,7 @@ struct Tree {
 }
 
 struct State {
+    rank: u32,
     links: Vec<Link>,
     loss: Option<Loss>,
     /// In the order in which they were heard of, and for looking up.
@@ -297,7 +300,7 @@ impl Tree {
                 spoke,
             });
         }
-        let state = State { links, loss: None, left: Default::default(), ticked: now };
+        let state = State { rank, links, loss: None, left: Default::default(), ticked: now };
         Ok(Arc::new(Tree { rank, pace, listener, watch, state: Mutex::new(state) }))
     }
 
@@ -377,6 +380,15 @@ impl State {
         if self.loss.is_some() {
             return;
         }
+        let from = self.links.iter().find(|link| Some(link.key) == except);
+        mscclrs_log::info!(
+            LIVENESS,
+            rank = self.rank,
+            lost = loss.rank,
+            told_by = from.map(|link| link.peer),
+            why = %loss,
+            "a rank is lost"
+        );
         self.loss = Some(loss.clone());
         let frame = Frame::Lost(loss.clone());
         for link in self.links.iter_mut().filter(|link| Some(link.key) != except) {
@@ -388,6 +400,7 @@ impl State {
     fn tell_left(&mut self, rank: u32, except: u32, news: &mut News) {
         if self.left.1.insert(rank) {
             self.left.0.push(rank);
+            mscclrs_log::info!(LIVENESS, rank = self.rank, peer = rank, "a rank has left");
             for link in self.links.iter_mut().filter(|link| link.key != except) {
                 link.put(&Frame::Left(rank));
             }

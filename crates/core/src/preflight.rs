@@ -4,6 +4,7 @@ use crate::Result;
 use crate::bootstrap::InterfaceFilter;
 use crate::env::{self, Source};
 use crate::launch::address;
+use crate::logging;
 
 /// An error about an environment variable of [`env::TABLE`] that has a value which is not allowed,
 /// whether it is going to be used or not. Does not block.
@@ -16,5 +17,6 @@ pub fn check_environment() -> Result<()> {
     // What is parsed further by who reads it.
     address(Source::PROCESS)?;
     InterfaceFilter::from_environment()?;
+    logging::settings()?;
     Ok(())
 }

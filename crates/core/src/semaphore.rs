@@ -260,6 +260,7 @@ impl Communicator {
             let shared = weak.upgrade().ok_or_else(crate::future::gone)?;
             let mut lease = lease;
             lease.remote = Some(Remote::read(&shared, peer, message)?);
+            mscclrs_log::debug!(CONN, rank = shared.rank, peer, "a semaphore is built");
             let lease = Arc::new(Held::new(&shared.retired, lease));
             Ok(Semaphore { lease, connection })
         })

@@ -17,7 +17,7 @@ impl Starved {
     pub(crate) fn tell(&mut self, error: Errno) {
         if !std::mem::replace(&mut self.told, true) {
             let hint = mscclrs_gpu::limit_hint(&error.into());
-            tracing::warn!("a connection cannot be accepted: {error}{hint}");
+            mscclrs_log::warn!(BOOTSTRAP, "a connection cannot be accepted: {error}{hint}");
         }
     }
 }

@@ -244,7 +244,7 @@ fn call(entry: &Entry, body: impl FnOnce(&dyn Handler)) {
             body(&*entry.handler);
         }));
         if caught.is_err() {
-            tracing::error!("a socket handler panicked");
+            mscclrs_log::error!(LIVENESS, "a socket handler panicked");
         }
     }
 }

@@ -24,6 +24,7 @@ macro_rules! table {
 
 /// The secret of a run is made from the id of its job, so that is shown as little.
 const JOB: Kind = Kind::Secret { least: 1 };
+const LEVEL: Kind = Kind::Choice(&["debug", "info", "warn", "error"]);
 const NUMBER: Kind = Kind::Number { from: 0, to: u32::MAX as u64, step: 1 };
 const PORT: Kind = Kind::Number { from: 1, to: 65534, step: 1 };
 const TEXT: Kind = Kind::Text("any text");
@@ -45,6 +46,9 @@ table! {
     MASTER_PORT: PORT, "torchrun: its own port; ranks meet at the next one.";
     MPI_LOCALNRANKS: NUMBER, "MPICH: the number of ranks on this host.";
     MPI_LOCALRANKID: NUMBER, "MPICH: this rank's number on its host.";
+    MSCCLPP_LOG_FILE: Kind::Path, "MSCCL++'s: the file of its log, and of ours where MSCCLRS_DEBUG_FILE is not set.";
+    MSCCLPP_LOG_LEVEL: LEVEL, "MSCCL++'s: the level of its log, and of ours where MSCCLRS_DEBUG is not set.";
+    MSCCLPP_LOG_SUBSYS: TEXT, "MSCCL++'s: subsystems of its log, and of ours where MSCCLRS_DEBUG_SUBSYS is not set.";
     NCCL_NVLS_ENABLE: TEXT, "NCCL's: whether it uses NVLink multicast; `bench` sets 0 where it is not set.";
     OMPI_COMM_WORLD_LOCAL_RANK: NUMBER, "Open MPI: this rank's number on its host.";
     OMPI_COMM_WORLD_LOCAL_SIZE: NUMBER, "Open MPI: the number of ranks on this host.";

@@ -37,6 +37,26 @@ table! {
     CPU_THREADS = "MSCCLRS_CPU_THREADS", None,
         Kind::Number { from: 32, to: 1024, step: 32 }, "256",
         "Resident lanes of each multiprocessor of a CPU device.";
+    DEBUG = "MSCCLRS_DEBUG", Some("MSCCLPP_DEBUG"),
+        Kind::Choice(&[
+            "off", "error", "warn", "info", "debug", "trace", "none", "version", "abort"
+        ]), "off; warn where another variable of the log is set",
+        "Turns the log on: which events it shows, the named ones and all that are more urgent.";
+    DEBUG_FILE = "MSCCLRS_DEBUG_FILE", Some("MSCCLPP_DEBUG_FILE"),
+        Kind::Text(
+            "a path, with %h for the host, %p for the process, %r for the rank and %% for a per cent \
+             sign"
+        ), "standard error",
+        "The file that the log is added to.";
+    DEBUG_FORMAT = "MSCCLRS_DEBUG_FORMAT", None,
+        Kind::Choice(&["text", "json"]), "text",
+        "The form of the log's lines.";
+    DEBUG_SUBSYS = "MSCCLRS_DEBUG_SUBSYS", Some("MSCCLPP_DEBUG_SUBSYS"),
+        Kind::Text(
+            "BOOTSTRAP, COLL, CONN, ENV, GPU, INIT, LIVENESS, MEMORY and ALL with commas, ^ in front \
+             for all others"
+        ), "ALL",
+        "The subsystems whose events the log shows.";
     DEVICE = "MSCCLRS_DEVICE", None,
         Kind::Choice(&["auto", "cpu", "cuda"]), "auto",
         "Which devices are used; auto is GPUs where there are some.";

@@ -46,8 +46,10 @@ impl FromStr for BackendKind {
 /// The kinds of device that work here, best first; the CPU device always does.
 pub fn available_backends() -> Vec<BackendKind> {
     let mut kinds = Vec::new();
-    if cuda::device_count().is_ok_and(|count| count > 0) {
-        kinds.push(BackendKind::Cuda);
+    match cuda::device_count() {
+        Ok(0) => mscclrs_log::debug!(GPU, why = "there are none", "no GPUs are used"),
+        Ok(_) => kinds.push(BackendKind::Cuda),
+        Err(error) => mscclrs_log::debug!(GPU, why = %error, "no GPUs are used"),
     }
     kinds.push(BackendKind::Cpu);
     kinds
@@ -86,7 +88,16 @@ impl Device {
             BackendKind::Cpu => cpu::open(ordinal)?,
             BackendKind::Cuda => cuda::open(ordinal)?,
         };
-        Ok(Device { inner })
+        let device = Device { inner };
+        mscclrs_log::debug!(
+            GPU,
+            ?device,
+            name = device.name(),
+            multiprocessors = device.limits().multiprocessors,
+            handles = ?device.handle_kinds(MemoryKind::Shareable),
+            "a device is open"
+        );
+        Ok(device)
     }
 
     pub(crate) fn backend(&self) -> &dyn BackendDevice {
@@ -142,7 +153,12 @@ impl Device {
     /// Allocates zeroed memory. May wait for the device: do not call it while a kernel of ours waits
     /// for something that only the caller can do. Frees what was dropped before, too.
     pub fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        Ok(Buffer::new(self.clone(), self.inner.alloc(bytes, kind)?))
+        let memory = self.inner.alloc(bytes, kind)?;
+        mscclrs_log::debug!(
+            MEMORY, bytes, ?kind, device = ?self, address = format_args!("{:#x}", memory.address()),
+            "memory is allocated"
+        );
+        Ok(Buffer::new(self.clone(), memory))
     }
 
     /// Frees memory that was dropped and that nothing uses any more. May wait for the device, as

@@ -22,13 +22,11 @@ use anyhow::Result;
 
 use crate::limits;
 use crate::options::{Bench, CollectiveOptions, HopOptions};
-use crate::output;
 use crate::ranks::Plan;
 use crate::rival::Collective;
 
 /// Runs a measurement, on ranks that it starts.
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode> {
-    output::show_warnings();
     match bench {
         Bench::Allgather(options) => collective(Collective::AllGather, options),
         Bench::Allreduce(options) => collective(Collective::AllReduce, options),

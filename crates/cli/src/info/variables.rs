@@ -3,6 +3,7 @@
 
 use mscclrs_core::bootstrap::{Address, InterfaceFilter};
 use mscclrs_core::env::{self, Source, foreign, internal};
+use mscclrs_log::{FilePattern, Subsystems};
 
 use super::model::{OtherVariable, UnknownVariable, Variable};
 use crate::similar::similar;
@@ -43,6 +44,8 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             let read = value.parse::<InterfaceFilter>();
             read.err().map(|_| "the list cannot be read".into())
         }
+        Reader::LogFile => value.parse::<FilePattern>().err().map(|error| error.to_string()),
+        Reader::Subsystems => value.parse::<Subsystems>().err().map(|error| error.to_string()),
     }
 }
 
@@ -50,6 +53,8 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
 enum Reader {
     Address,
     Interfaces,
+    LogFile,
+    Subsystems,
 }
 
 fn reader(variable: &env::Variable) -> Option<Reader> {
@@ -57,6 +62,10 @@ fn reader(variable: &env::Variable) -> Option<Reader> {
         Some(Reader::Address)
     } else if std::ptr::eq(variable, &env::SOCKET_IFNAME) {
         Some(Reader::Interfaces)
+    } else if std::ptr::eq(variable, &env::DEBUG_FILE) {
+        Some(Reader::LogFile)
+    } else if std::ptr::eq(variable, &env::DEBUG_SUBSYS) {
+        Some(Reader::Subsystems)
     } else {
         None
     }
@@ -191,20 +200,36 @@ mod tests {
     }
 
     #[test]
+    fn what_the_log_would_not_understand_is_told() {
+        let subsystems = find(&[("MSCCLPP_DEBUG_SUBSYS", "INIT,NETS")], "MSCCLRS_DEBUG_SUBSYS");
+        assert!(subsystems.error.is_some_and(|error| error.contains("'NETS'")));
+        let file = find(&[("MSCCLRS_DEBUG_FILE", "log.%d")], "MSCCLRS_DEBUG_FILE");
+        assert!(file.error.is_some_and(|error| error.contains("'%d'")));
+        let fine = find(&[("MSCCLRS_DEBUG_FILE", "log.%r")], "MSCCLRS_DEBUG_FILE");
+        assert_eq!(fine.error, None);
+    }
+
+    #[test]
     fn names_that_nobody_reads_are_told_with_what_they_may_mean() {
         for (name, meant) in [
             ("MSCCLRS_TIMOUT", Some("MSCCLRS_TIMEOUT")),
             ("MSCCLRS_IFNAME", None),
             ("MSCCLRS_BOOTSTRAP", Some("MSCCLRS_BOOTSTRAP_TIMEOUT")),
             ("MSCCLPP_TIMEOUT", Some("MSCCLRS_TIMEOUT")),
-            ("MSCCLPP_DEBUG", None),
+            ("MSCCLPP_NPKIT_DUMP_DIR", None),
             ("MSCLRS_TIMEOUT", Some("MSCCLRS_TIMEOUT")),
             ("MSCCL_TIMEOUT", Some("MSCCLRS_TIMEOUT")),
         ] {
             let expected = UnknownVariable { name: name.into(), meant: meant.map(str::to_owned) };
             assert_eq!(unknown(&[name.to_owned()]), [expected]);
         }
-        let fine = ["MSCCLRS_TIMEOUT", "MSCCLPP_HOSTID", "MSCCLRS_INFO_PROBE", "MSCCL_XML_FILES"];
+        let fine = [
+            "MSCCLRS_TIMEOUT",
+            "MSCCLPP_HOSTID",
+            "MSCCLPP_LOG_LEVEL",
+            "MSCCLRS_INFO_PROBE",
+            "MSCCL_XML_FILES",
+        ];
         assert_eq!(unknown(&fine.map(str::to_owned)), []);
     }
 }

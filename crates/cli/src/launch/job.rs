@@ -152,6 +152,8 @@ impl Job {
             let sentence = format!("{name}: '{program}' cannot be started: {error}; {why}");
             Refused { sentence, status }
         })?;
+        let process = task.group().as_raw_nonzero().get();
+        mscclrs_log::info!(INIT, task = name, process, program, "a task is started");
         self.guard.add(task.group());
         let source = |from| Source { from, mark: mark.clone() };
         self.output.extend(streams.out.map(source));
@@ -213,6 +215,7 @@ impl Job {
             let found = self.tasks.iter().position(is_it);
             let Some(index) = found else { continue };
             self.tasks[index].ended();
+            mscclrs_log::info!(INIT, task = self.tasks[index].name, %status, "a task has ended");
             if !status.success() {
                 failed.push((index, status));
             }

@@ -307,6 +307,10 @@ fn print_failure(rank: u32, error: &anyhow::Error, together: bool) {
 
 /// What a rank says, with its number in front where it does not begin so.
 fn of_rank(rank: u32, text: &str) -> String {
+    // A line of the log says it itself, and one of JSON could not be read with more in front.
+    if mscclrs_log::is_line(text) {
+        return text.to_owned();
+    }
     let mark = format!("rank {rank}");
     match text.strip_prefix(&mark) {
         Some(rest) if rest.starts_with([':', ' ', ',']) => text.to_owned(),

@@ -210,7 +210,8 @@ impl State {
             return;
         }
         let from = socket::peer_address(socket.as_fd()).map(|address| address.to_string());
-        tracing::warn!(
+        mscclrs_log::warn!(
+            BOOTSTRAP,
             "a connection from {} was refused: its secret differs; give every rank the same \
              MSCCLRS_SECRET or unique id",
             from.unwrap_or_else(|_| "a process that is gone".into())

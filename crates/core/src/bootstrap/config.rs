@@ -107,7 +107,8 @@ impl Config {
                 let here = matches!(&self.rendezvous, Rendezvous::Address(a) if a.is_loopback());
                 // Once is enough.
                 if self.rank == 0 && !here {
-                    tracing::warn!(
+                    mscclrs_log::warn!(
+                        BOOTSTRAP,
                         "there is no secret, so every process of this host and its private networks \
                          can take part; set MSCCLRS_SECRET to the same text on every rank"
                     );

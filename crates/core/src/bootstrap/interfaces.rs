@@ -95,7 +95,47 @@ impl InterfaceFilter {
             let found = all.iter().map(|i| format!("{} ({})", i.name, i.address.ip())).collect();
             return Err(Error::NoInterface { filter: self.to_string(), found });
         }
+        self.tell(all, &fit);
         Ok(fit.into_iter().map(|interface| interface.address).collect())
+    }
+}
+
+impl InterfaceFilter {
+    /// Which interfaces were chosen, and why the others were not.
+    fn tell(&self, all: &[Interface], chosen: &[&Interface]) {
+        for Interface { name, address } in chosen {
+            mscclrs_log::info!(
+                BOOTSTRAP, interface = name, address = %address.ip(), filter = self.to_string().replace('"', ""),
+                "an interface is chosen"
+            );
+        }
+        for interface in all.iter().filter(|interface| !chosen.contains(interface)) {
+            mscclrs_log::debug!(
+                BOOTSTRAP,
+                interface = interface.name,
+                address = %interface.address.ip(),
+                why = self.why_not(interface),
+                "an interface is left out"
+            );
+        }
+    }
+
+    /// Why an interface that is up was not chosen.
+    fn why_not(&self, interface: &Interface) -> &'static str {
+        let other_family = match self.family {
+            None => false,
+            Some(Family::V4) => !interface.address.is_ipv4(),
+            Some(Family::V6) => !interface.address.is_ipv6(),
+        };
+        if other_family {
+            "its address is of the other version of the internet protocol"
+        } else if !self.is_any() && !self.fits(&interface.name) {
+            "MSCCLRS_SOCKET_IFNAME leaves it out"
+        } else if is_link_local(&interface.address) {
+            "its address is link-local, and there are others"
+        } else {
+            "there are better ones: InfiniBand's, then others, then containers', then loopback"
+        }
     }
 }
 

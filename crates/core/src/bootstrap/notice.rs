@@ -28,7 +28,7 @@ impl Notice {
     /// how long.
     pub(super) fn tell(&mut self, what: impl FnOnce(&str) -> String) {
         if let Some(text) = self.text(Instant::now(), what) {
-            tracing::warn!("{text}");
+            mscclrs_log::warn!(BOOTSTRAP, "{text}");
         }
     }
 

@@ -186,6 +186,14 @@ impl Root {
                 let (inbox, peer) = (Vec::new(), None);
                 let joined = Joined { socket: accepted.socket, inbox, peer, connected: false };
                 state.joined.insert(join.rank, joined);
+                mscclrs_log::debug!(
+                    BOOTSTRAP,
+                    peer = join.rank,
+                    come = state.joined.len(),
+                    world_size = size,
+                    milliseconds = state.started.elapsed().as_millis() as u64,
+                    "a rank has come to the rendezvous"
+                );
             }
         }
         let expected = state.world_size.unwrap_or(0).max(join.world_size);
@@ -235,6 +243,11 @@ impl Root {
     /// Tells all that reported.
     fn fail(&self, state: &mut State, failure: RendezvousError) {
         if state.failure.is_none() {
+            mscclrs_log::info!(
+                BOOTSTRAP,
+                why = %Error::from(failure.clone()),
+                "the rendezvous failed, which all ranks are told"
+            );
             let sockets: Vec<_> =
                 std::mem::take(&mut state.joined).into_values().map(|j| j.socket).collect();
             state.answered += sockets.len() as u32;

@@ -1,5 +1,6 @@
 //! Ranks that are processes on any hosts, over TCP.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,6 +68,8 @@ impl TcpBootstrap {
     /// Takes part in the rendezvous; with an address, rank 0 serves it. Blocks until all ranks have
     /// come, or until the time limit. What is wrong with the ranks is the same error on each.
     pub fn new(config: Config) -> Result<TcpBootstrap> {
+        crate::logging::begin()?;
+        let _span = mscclrs_log::during!("bootstrap", rank = config.rank);
         let started = Instant::now();
         let timeout = config.timeout()?;
         let deadline = started + timeout;
@@ -80,6 +83,13 @@ impl TcpBootstrap {
         let filter = config.interfaces()?;
         let trust = config.trust()?;
         let meeting = config.meeting(&filter, &trust, deadline)?;
+        mscclrs_log::info!(
+            BOOTSTRAP,
+            rendezvous = meeting.text,
+            world_size = config.world_size,
+            limit_seconds = timeout.as_secs_f64(),
+            "meeting the other ranks"
+        );
         let root = config.serve(&meeting, &trust, deadline)?;
         let times = Times { started, deadline };
         let outcome = TcpBootstrap::join(&config, &filter, &meeting, trust, times, root.as_deref());
@@ -109,6 +119,7 @@ impl TcpBootstrap {
             last,
         };
         let failing = |last: &Failed| {
+            mscclrs_log::trace!(BOOTSTRAP, why = last.text(), "a try to connect failed");
             notice.tell(|waited| {
                 let (rank, at, last) = (config.rank, &meeting.text, last.text());
                 format!("rank {rank} {waited} for rank 0 at {at} (last try: {last})")
@@ -138,6 +149,13 @@ impl TcpBootstrap {
         let listeners = listen(local, meeting, filter)?;
         let addresses: Vec<_> = listeners.iter().map(|(_, address)| *address).collect();
         let listeners = listeners.into_iter().map(|(fd, _)| fd).collect();
+        mscclrs_log::info!(
+            BOOTSTRAP,
+            ?addresses,
+            why = why_there(local, meeting, filter),
+            milliseconds = started.elapsed().as_millis() as u64,
+            "the rendezvous is reached; peers find this rank at these addresses"
+        );
         let (office, registration) = watcher::register(|watch| {
             let acceptor = Acceptor::new(watch.clone(), listeners, secret.clone(), near_only)?;
             Ok(Arc::new(Office::new(config.rank, config.world_size, acceptor, watch)))
@@ -200,6 +218,14 @@ impl TcpBootstrap {
             Err(error) => return Err(group.told_why(error)),
         }
         group.meet(&me)?;
+        let hosts: BTreeSet<u64> = group.peers.iter().map(|peer| peer.host_id).collect();
+        mscclrs_log::info!(
+            BOOTSTRAP,
+            world_size = config.world_size,
+            hosts = hosts.len(),
+            milliseconds = started.elapsed().as_millis() as u64,
+            "all ranks have come"
+        );
         Ok(group)
     }
 
@@ -335,6 +361,14 @@ impl TcpBootstrap {
         let first = First { purpose, from: self.rank, to: peer, label };
         socket::send_all(connected.as_fd(), &first.encode(), call.deadline)
             .map_err(|error| self.gone(peer, error.to_string(), call))?;
+        mscclrs_log::debug!(
+            BOOTSTRAP,
+            rank = self.rank,
+            peer,
+            purpose = if purpose == STREAM { "stream" } else { "messages" },
+            same_host,
+            "connected to a peer"
+        );
         Ok(connected)
     }
 
@@ -517,6 +551,21 @@ fn listen(
     chosen.into_iter().map(one).collect()
 }
 
+/// What [`listen`] goes by.
+fn why_there(local: SocketAddr, meeting: &Meeting, filter: &InterfaceFilter) -> &'static str {
+    if !meeting.from.is_empty() {
+        "the address of the rendezvous names their interface"
+    } else if meeting.loopback {
+        "the rendezvous is on this host's loopback"
+    } else if !filter.is_any() {
+        "MSCCLRS_SOCKET_IFNAME chose their interfaces"
+    } else if local.ip().is_loopback() {
+        "the rendezvous is reached by loopback, which other hosts cannot use"
+    } else {
+        "the way to the rendezvous begins there"
+    }
+}
+
 impl Config {
     /// Rank 0 serves the rendezvous of an address; whoever made a unique id does already.
     fn serve(
@@ -548,6 +597,7 @@ impl Config {
                 }
             };
             listeners.push(listener);
+            mscclrs_log::info!(BOOTSTRAP, %address, "serving the rendezvous");
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let size = Some(self.world_size);

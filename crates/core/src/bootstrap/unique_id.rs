@@ -30,11 +30,13 @@ impl UniqueId {
     /// A new id. This process serves its rendezvous, in the background, until the ranks have come
     /// together or ten minutes have passed without any.
     pub fn create(filter: &InterfaceFilter) -> Result<UniqueId> {
+        crate::logging::begin()?;
         let secret = identity::random()?;
         let mut chosen = filter.choose(&interfaces::list()?)?;
         // As many as the binary form has room for.
         chosen.truncate(4);
         let addresses = Root::serve_id(&chosen, derive(&secret))?;
+        mscclrs_log::info!(BOOTSTRAP, ?addresses, "serving the rendezvous of a unique id");
         Ok(UniqueId { secret, addresses })
     }
 

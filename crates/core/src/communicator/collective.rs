@@ -31,6 +31,7 @@ impl Communicator {
     pub fn create_regions(&self, bytes: &[u64]) -> Result<Vec<Region>> {
         const CALL: &str = "create_regions";
         let shared = &self.shared;
+        let _span = shared.during(CALL);
         let turn = self.enter()?;
         shared.begin(&turn, CALL, "the number and sizes of regions", bytes)?;
         if bytes.is_empty() {
@@ -59,6 +60,7 @@ impl Communicator {
     /// [mapped](Registration::is_mapped). Blocks as [`create_regions`](Self::create_regions) does.
     pub fn register(&self, buffer: &Buffer) -> Result<Registration> {
         const CALL: &str = "register";
+        let _span = self.shared.during(CALL);
         let turn = self.enter()?;
         self.shared.begin(&turn, CALL, "the size of the memory", &[buffer.bytes()])?;
         self.shared.register(CALL, Held::new(&self.shared.retired, buffer.clone()))
@@ -68,6 +70,7 @@ impl Communicator {
     /// gives the same size. Blocks as [`create_regions`](Self::create_regions) does.
     pub fn alloc(&self, bytes: u64) -> Result<SymmetricBuffer> {
         const CALL: &str = "alloc";
+        let _span = self.shared.during(CALL);
         let turn = self.enter()?;
         self.shared.begin(&turn, CALL, "the size of the memory", &[bytes])?;
         let memory = self.shared.allocate(bytes);
@@ -146,6 +149,14 @@ impl Shared {
             },
         };
         let id = self.registrations.fetch_add(1, Ordering::Relaxed);
+        mscclrs_log::debug!(
+            MEMORY,
+            id,
+            bytes = memory.bytes(),
+            mapped = peers.is_some(),
+            why_not = why,
+            "memory is registered"
+        );
         Ok(Registration::new(Registered { id, memory, peers, why }))
     }
 

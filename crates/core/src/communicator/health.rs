@@ -26,7 +26,15 @@ impl Health {
 
     /// A rank is of no use any more: every wait of this rank's kernels ends.
     pub(crate) fn fail(&self, loss: Loss) {
-        let _ = self.failure.set(loss);
+        if self.failure.set(loss.clone()).is_ok() {
+            mscclrs_log::error!(
+                LIVENESS,
+                rank = self.rank,
+                lost = loss.rank,
+                why = %loss,
+                "the communicator ends early: its kernels are told to end their waits"
+            );
+        }
         self.control.abort();
     }
 

@@ -12,6 +12,7 @@ mod health;
 mod setup;
 mod turn;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -198,6 +199,7 @@ impl Shared {
     fn new(bootstrap: Arc<dyn Bootstrap>, device: Device) -> Result<Self> {
         const CALL: &str = "Communicator::new";
         static COUNT: AtomicU64 = AtomicU64::new(1);
+        let began = Instant::now();
         let (rank, ranks) = (bootstrap.rank(), bootstrap.world_size());
         if ranks > Communicator::MOST_RANKS {
             return Err(Error::Invalid {
@@ -210,13 +212,16 @@ impl Shared {
                 ),
             });
         }
+        let log = crate::logging::begin();
+        let _span = mscclrs_log::during!("communicator", rank);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let (peers, group) = Peer::exchange(&*bootstrap, &device, count)?;
+        let (peers, group) = Peer::exchange(&*bootstrap, &device, count, log)?;
         let made = ControlBlock::new(&device).and_then(|control| {
-            control.set_timeout(time_limit()?);
-            Ok((control, device.create_stream()?, device.create_event(false)?))
+            let limit = time_limit()?;
+            control.set_timeout(limit);
+            Ok((limit, control, device.create_stream()?, device.create_event(false)?))
         });
-        let (control, setup_stream, event) = setup::agree_on(&*bootstrap, CALL, made)?;
+        let (limit, control, setup_stream, event) = setup::agree_on(&*bootstrap, CALL, made)?;
         let health = Arc::new(Health::new(rank, control));
         let descriptors = FdService::current();
         let descriptors = setup::agree_on(&*bootstrap, CALL, descriptors)?;
@@ -224,6 +229,17 @@ impl Shared {
         let liveness = Liveness::listen(&*bootstrap, Box::new(ear));
         let liveness = setup::agree_on(&*bootstrap, CALL, liveness)?;
         let retired = Arc::new(Retired::default());
+        let hosts: BTreeSet<u64> = peers.iter().map(|peer| peer.host).collect();
+        mscclrs_log::info!(
+            INIT,
+            communicator = name(group),
+            world_size = peers.len(),
+            hosts = hosts.len(),
+            ?device,
+            timeout_seconds = limit.map(|limit| limit.as_secs_f64()),
+            milliseconds = began.elapsed().as_millis() as u64,
+            "a communicator is made"
+        );
         Ok(Shared {
             rank,
             imports: Imports::new(&device, &retired),
@@ -241,6 +257,12 @@ impl Shared {
             turns: turn::Turns::new(event),
             liveness,
         })
+    }
+
+    /// While the result lives, events of this thread name this rank, communicator and call.
+    pub(crate) fn during(&self, call: &'static str) -> impl Drop + use<> {
+        let group = self.group;
+        mscclrs_log::during!("call", rank = self.rank, communicator = name(group), call)
     }
 
     /// Ends this rank's waits and tells the others that this rank failed.
@@ -369,6 +391,13 @@ impl Drop for Shared {
             self.liveness.report(loss);
         }
         self.liveness.leave();
+        mscclrs_log::info!(
+            INIT,
+            rank = self.rank,
+            communicator = name(self.group),
+            kernels_ended = ended,
+            "a communicator ends"
+        );
         if ended {
             self.retired.close();
         } else {
@@ -376,6 +405,11 @@ impl Drop for Shared {
             std::mem::forget(self.health.control.clone());
         }
     }
+}
+
+/// A communicator in the log: the same on every rank.
+fn name(group: u64) -> String {
+    format!("{group:016x}")
 }
 
 impl std::fmt::Debug for Communicator {

@@ -3,6 +3,8 @@
 //! Invariant: in a step every rank sends what it has or why it failed, and decides only from what
 //! all sent; so all ranks go on or all return the same error. Such a step is also a barrier.
 
+use std::time::Instant;
+
 use mscclrs_gpu::{BackendKind, Device};
 
 use super::Shared;
@@ -111,20 +113,23 @@ pub(crate) fn require_equal<T: PartialEq>(
 impl Peer {
     /// Tells the others who this rank is and gives who they are.
     ///
-    /// `count` numbers this process's communicators. The second result names the group.
+    /// `count` numbers this process's communicators; `log` is how the log began here. The second result names the group.
     pub(super) fn exchange(
         bootstrap: &dyn Bootstrap,
         device: &Device,
         count: u64,
+        log: Result<()>,
     ) -> Result<(Vec<Peer>, u64)> {
         const CALL: &str = "Communicator::new";
-        let mine = Writer::new()
-            .u32(VERSION)
-            .u8(backend_code(device.kind()))
-            .array(&device.uuid())
-            .u64(count)
-            .finish();
-        let parts = agree(bootstrap, CALL, Ok(mine))?;
+        let mine = log.map(|()| {
+            Writer::new()
+                .u32(VERSION)
+                .u8(backend_code(device.kind()))
+                .array(&device.uuid())
+                .u64(count)
+                .finish()
+        });
+        let parts = agree(bootstrap, CALL, mine)?;
         let versions = parts.iter().map(|part| Reader::new(CALL, part).u32("version"));
         let versions = versions.collect::<Result<Vec<u32>>>()?;
         require_equal(CALL, "the version of mscclrs's messages", &versions, u32::to_string)?;
@@ -169,7 +174,15 @@ impl Shared {
     /// A step of a collective call.
     pub(crate) fn agree(&self, call: &'static str, mine: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         self.health.check()?;
-        agree(&*self.bootstrap, call, mine).map_err(|error| self.blame(error))
+        let began = Instant::now();
+        let parts = agree(&*self.bootstrap, call, mine);
+        mscclrs_log::trace!(
+            INIT,
+            done = parts.is_ok(),
+            milliseconds = began.elapsed().as_millis() as u64,
+            "a step that all ranks take"
+        );
+        parts.map_err(|error| self.blame(error))
     }
 }
 

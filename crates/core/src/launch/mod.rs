@@ -112,7 +112,7 @@ impl LaunchEnvironment {
         }
     }
 
-    fn read(source: Source<'_>) -> Result<Option<LaunchEnvironment>> {
+    pub(crate) fn read(source: Source<'_>) -> Result<Option<LaunchEnvironment>> {
         let present = |names: &&Names| {
             let rank = names.rank.find(source).is_some();
             let world_size = names.world_size.value(source);

@@ -37,10 +37,20 @@ impl Export {
         for &kind in kinds {
             match buffer.export(kind) {
                 Ok(shared) => {
+                    mscclrs_log::debug!(
+                        MEMORY, handle = ?kind, bytes = buffer.bytes(),
+                        "memory is offered to peers"
+                    );
                     let offer = shared.fd.map(|fd| service.offer(fd)).transpose()?;
                     return Ok(Export { handle: shared.handle, offer });
                 }
-                Err(error) => why.push(format!("{kind:?}: {error}")),
+                Err(error) => {
+                    mscclrs_log::debug!(
+                        MEMORY, handle = ?kind, bytes = buffer.bytes(), why = %error,
+                        "memory cannot be offered so"
+                    );
+                    why.push(format!("{kind:?}: {error}"));
+                }
             }
         }
         Err(Error::Invalid {

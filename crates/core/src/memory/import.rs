@@ -83,6 +83,14 @@ impl Imports {
                 let whole =
                     ExportedHandle { offset: 0, bytes: handle.allocation_bytes, ..handle.clone() };
                 let mapping = self.device.import(&whole, fd)?;
+                mscclrs_log::debug!(
+                    MEMORY,
+                    peer = peer.rank,
+                    handle = ?handle.kind,
+                    bytes = mapping.bytes(),
+                    address = format_args!("{:#x}", mapping.address()),
+                    "a peer's memory is mapped"
+                );
                 let mapping = Arc::new(Held::new(&self.retired, mapping));
                 cache.retain(|_, mapping| mapping.strong_count() > 0);
                 cache.insert(key, Arc::downgrade(&mapping));

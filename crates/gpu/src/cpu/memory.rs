@@ -226,6 +226,12 @@ impl BackendMemory for CpuMemory {
 
 impl Drop for CpuMemory {
     fn drop(&mut self) {
+        mscclrs_log::debug!(
+            MEMORY,
+            bytes = self.bytes,
+            address = format_args!("{:#x}", self.address),
+            "memory is freed"
+        );
         // First, so that a later mapping at the same address does not meet this entry.
         allocations().remove(&self.address);
         self.account.give(self.shared.bytes);
@@ -358,6 +364,12 @@ impl BackendMapping for CpuMapping {
 
 impl Drop for CpuMapping {
     fn drop(&mut self) {
+        mscclrs_log::debug!(
+            MEMORY,
+            bytes = self.bytes,
+            address = format_args!("{:#x}", self.address),
+            "a peer's memory is unmapped"
+        );
         mscclrs_sim::release_after_work(Arc::new(self.pages.take()));
     }
 }

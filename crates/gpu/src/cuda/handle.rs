@@ -254,6 +254,11 @@ impl OpenedIpc {
 impl Drop for OpenedIpc {
     fn drop(&mut self) {
         let (gpu, base) = (self.gpu, self.base);
+        mscclrs_log::debug!(
+            MEMORY,
+            address = format_args!("{base:#x}"),
+            "a peer's memory is unmapped"
+        );
         release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: closes what `open` opened, once. There is nothing to do about a failure.

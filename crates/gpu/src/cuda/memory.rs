@@ -111,6 +111,11 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let (gpu, address) = (self.gpu, self.pointer as usize);
+        mscclrs_log::debug!(
+            MEMORY,
+            address = format_args!("{address:#x}"),
+            "pinned memory is freed"
+        );
         release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: the owner is gone. There is nothing to do about a failure.
@@ -209,6 +214,12 @@ impl BackendMemory for PlainMemory {
 impl Drop for PlainMemory {
     fn drop(&mut self) {
         let (gpu, address) = (self.gpu, self.address);
+        mscclrs_log::debug!(
+            MEMORY,
+            bytes = self.bytes,
+            address = format_args!("{address:#x}"),
+            "memory is freed"
+        );
         release::later(gpu, move || {
             let Ok(_entered) = gpu.context.enter_relaxed() else { return };
             // SAFETY: the owner is gone. The call waits for all work on the device.

@@ -108,12 +108,23 @@ pub(super) fn probe(gpu: &'static Gpu) -> HandleTypes {
     }
     let plain = HandleTypes { posix: gpu.abilities.posix_handles, fabric: false };
     if !gpu.abilities.fabric_handles {
+        refused(gpu, &"the device has none");
         return plain;
     }
     match try_fabric(gpu) {
         Ok(()) => HandleTypes { fabric: true, ..plain },
-        Err(_) => plain,
+        Err(error) => {
+            refused(gpu, &error);
+            plain
+        }
     }
+}
+
+fn refused(gpu: &Gpu, why: &dyn std::fmt::Display) {
+    mscclrs_log::debug!(
+        GPU, device = gpu.ordinal, handle = ?HandleKind::Fabric, %why,
+        "a kind of handle does not work here"
+    );
 }
 
 /// Exports a little memory as a fabric handle, as memory that is exported as a descriptor too where
@@ -318,6 +329,12 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let (gpu, address, size) = (self.gpu, self.address, self.bytes as usize);
+        mscclrs_log::debug!(
+            MEMORY,
+            bytes = self.bytes,
+            address = format_args!("{address:#x}"),
+            "memory is unmapped"
+        );
         // The reference goes with the mapping: whichever is last frees the memory.
         let physical = self.physical.clone();
         release::later(gpu, move || {
