@@ -160,6 +160,33 @@ fn streams_of_one_capture_are_ordered() {
 }
 
 #[test]
+fn a_capture_that_comes_to_nothing_lets_go_of_what_was_dropped() {
+    on_ranks(2, |rank| {
+        let peer = 1 - rank.rank();
+        let other = rank.comm.device().create_stream().unwrap();
+        let event = rank.comm.device().create_event(false).unwrap();
+        let data = rank.buffer(256);
+        let channel = rank.channel(peer, &data);
+        // Both have what the other offers.
+        rank.comm.bootstrap().barrier().unwrap();
+        let captured = rank.stream.capture(|stream| {
+            rank.comm.order(stream)?;
+            stream.record(&event)?;
+            other.wait(&event)?;
+            // Work that the capture does not join again.
+            data.fill(&other, 1)?;
+            drop(channel);
+            // From here on only the graph would keep it.
+            rank.comm.reclaim()
+        });
+        assert!(captured.is_err());
+        assert_eq!(rank.stream.capture_id().unwrap(), None);
+        rank.comm.reclaim().unwrap();
+        rank.comm.bootstrap().barrier().unwrap();
+    });
+}
+
+#[test]
 fn a_graph_can_be_replayed_when_its_communicator_was_dropped_during_the_capture() {
     on_ranks(1, |rank| {
         let Rank { comm, stream } = rank;

@@ -63,6 +63,16 @@ struct State {
     captures: Vec<Capture>,
 }
 
+impl State {
+    /// What the graphs of open captures keep. Forgets the captures that have ended.
+    fn open_captures(&mut self) -> Vec<Arc<Kept>> {
+        let open: Vec<_> = self.captures.iter().map(Capture::open).collect();
+        let mut is_open = open.iter().map(Option::is_some);
+        self.captures.retain(|_| is_open.next().unwrap_or(false));
+        open.into_iter().flatten().collect()
+    }
+}
+
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Mode {
     /// Kernels may run: things wait for [`Retired::free`].
@@ -82,30 +92,23 @@ impl Retired {
     /// From now on, as long as this capture is open, what is dropped is kept by its graph.
     pub(crate) fn keep_in(&self, stream: &Stream, id: u64, kept: &Arc<Kept>) {
         let capture = Capture { stream: stream.clone(), id, kept: Arc::downgrade(kept) };
-        self.with(|state| {
-            state.captures.retain(|capture| capture.open().is_some());
-            state.captures.push(capture);
-        });
+        drop(self.with(State::open_captures));
+        self.with(|state| state.captures.push(capture));
     }
 
     fn push(&self, thing: impl Any + Send) {
         let thing: Thing = Arc::new(Mutex::new(thing));
-        // What is not kept anywhere is dropped at the end, outside of the lock.
-        self.with(|state| {
-            state.captures.retain(|capture| {
-                let open = capture.open();
-                if let Some(kept) = &open {
-                    let mut things = kept.things.lock().unwrap_or_else(PoisonError::into_inner);
-                    things.push(thing.clone());
-                }
-                open.is_some()
-            });
-            match state.mode {
-                Mode::Open => state.things.push(thing.clone()),
-                Mode::Closed => {}
-                Mode::Leaking => std::mem::forget(thing.clone()),
-            }
+        // Not under the lock: a graph may be gone by now, and what it kept come here as well.
+        for kept in self.with(State::open_captures) {
+            let mut things = kept.things.lock().unwrap_or_else(PoisonError::into_inner);
+            things.push(thing.clone());
+        }
+        self.with(|state| match state.mode {
+            Mode::Open => state.things.push(thing.clone()),
+            Mode::Closed => {}
+            Mode::Leaking => std::mem::forget(thing.clone()),
         });
+        // What is kept nowhere is dropped here.
     }
 
     /// Frees what was dropped up to now. The kernels of the communicator have ended.

@@ -119,6 +119,8 @@ impl Branch {
         nodes.iter().flat_map(|node| &node.after).for_each(|&node| last[node as usize] = false);
         let joined = |node: usize| self.frontier.contains(&(node as u32));
         if (0..nodes.len()).any(|node| last[node] && !joined(node)) {
+            // Not here: a destructor may ask this very stream whether it is being captured.
+            mscclrs_sim::release_later(Box::new(retained));
             return Err(Error::Unsupported {
                 what: "ending this capture",
                 why: "another stream that joined it has work that the capturing stream does not \
