@@ -81,8 +81,16 @@ pub(crate) struct Watch {
 impl Watch {
     /// Watches `fd` under `key`.
     pub(crate) fn watch(&self, fd: OwnedFd, key: u32) -> Result<Watched> {
+        self.add(fd, key, EventFlags::IN | EventFlags::RDHUP)
+    }
+
+    /// Watches `fd` under `key` for the end of what the other side sends, which is one event.
+    pub(crate) fn watch_for_end(&self, fd: OwnedFd, key: u32) -> Result<Watched> {
+        self.add(fd, key, EventFlags::RDHUP | EventFlags::ONESHOT)
+    }
+
+    fn add(&self, fd: OwnedFd, key: u32, flags: EventFlags) -> Result<Watched> {
         let data = EventData::new_u64(u64::from(self.id) << 32 | u64::from(key));
-        let flags = EventFlags::IN | EventFlags::RDHUP;
         epoll::add(&self.shared.epoll, &fd, data, flags)
             .map_err(|error| Error::io("cannot watch a socket", error))?;
         Ok(Watched { fd: Some(fd), watch: self.clone() })

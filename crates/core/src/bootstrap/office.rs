@@ -3,7 +3,8 @@
 //! It runs on the watcher's thread, so a sender never waits for the receiver to be in a call. Who is
 //! gone is said by the tree of ranks, which hears of a loss before it hears that others left because
 //! of it; the end of a connection says only that nothing more comes on it. So a peer is gone when the
-//! tree says so and all that it sent was read.
+//! tree says so and all that it sent was read. What the tree cannot say, because a rank between has left,
+//! the end of a connection says after a while, of those that this rank sends on too.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,6 +43,8 @@ struct State {
     incoming: HashMap<u32, Incoming>,
     /// Peers that ever opened a connection for messages.
     opened: HashSet<u32>,
+    /// Keys of connections that this rank sends on, and to whom.
+    outgoing: HashMap<u32, u32>,
     /// Peers that said goodbye and of which something may still have to be read.
     leaving: HashSet<u32>,
     /// Peers whose connection ended, how and when, and of which the tree has said nothing yet.
@@ -96,6 +99,13 @@ impl Office {
         self.admission.open(socket, self.acceptor.new_key(), &self.watch)
     }
 
+    /// Watches a connection that this rank sends on, to see when the peer ends it.
+    pub(super) fn watch_outgoing(&self, peer: u32, fd: OwnedFd) -> Result<Watched> {
+        let key = self.acceptor.new_key();
+        self.lock().outgoing.insert(key, peer);
+        self.watch.watch_for_end(fd, key)
+    }
+
     fn accepted(&self, accepted: Accepted) {
         let Ok(first) = First::decode(&accepted.first) else { return };
         let from = first.from;
@@ -141,6 +151,10 @@ impl Handler for Office {
             }
             return;
         }
+        if let Some(peer) = state.outgoing.remove(&key) {
+            state.ended.entry(peer).or_insert_with(|| (ENDED.into(), Instant::now()));
+            return;
+        }
         drop(state);
         if self.admission.has(key) {
             if !self.admission.read() {
@@ -156,17 +170,18 @@ impl Handler for Office {
         self.acceptor.tick();
         let mut state = self.lock();
         let now = Instant::now();
-        let silent = |(_, since): &(String, Instant)| now.duration_since(*since) >= WORD;
-        for (peer, (why, _)) in state.ended.extract_if(|_, ended| silent(ended)) {
-            self.mailbox.close(peer, &why);
-        }
         // A connection on which a peer has sent something may not have been opened here yet.
-        if !self.acceptor.has_proved() {
-            let State { leaving, incoming, .. } = &mut *state;
-            let reads = |peer: &u32| incoming.values().any(|incoming| incoming.from == *peer);
-            for peer in leaving.extract_if(|peer| !reads(peer)) {
-                self.mailbox.close(peer, LEFT);
-            }
+        if self.acceptor.has_proved() {
+            return;
+        }
+        let State { leaving, incoming, ended, .. } = &mut *state;
+        let reads = |peer: &u32| incoming.values().any(|incoming| incoming.from == *peer);
+        for peer in leaving.extract_if(|peer| !reads(peer)) {
+            self.mailbox.close(peer, LEFT);
+        }
+        let silent = |since: &Instant| now.duration_since(*since) >= WORD;
+        for (peer, (why, _)) in ended.extract_if(|peer, (_, since)| silent(since) && !reads(peer)) {
+            self.mailbox.close(peer, &why);
         }
     }
 

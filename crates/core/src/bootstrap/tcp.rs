@@ -23,7 +23,7 @@ use super::wire::{Reader, Writer};
 use super::{Bootstrap, identity, socket};
 use crate::liveness::{Branch, Liveness, Loss, LossCause};
 use crate::tree::neighbours;
-use crate::watcher::{self, Registration};
+use crate::watcher::{self, Registration, Watched};
 use crate::{Error, Result};
 
 /// The label of the connections that the tree of ranks is made of.
@@ -61,7 +61,7 @@ pub struct TcpBootstrap {
 enum Outgoing {
     Broken(String),
     None,
-    Open(OwnedFd),
+    Open(Watched),
 }
 
 impl TcpBootstrap {
@@ -469,7 +469,8 @@ impl Post for TcpBootstrap {
         }
         let mut slot = self.outgoing[to as usize].lock().unwrap_or_else(PoisonError::into_inner);
         if let Outgoing::None = *slot {
-            *slot = Outgoing::Open(self.dial(to, MAIL, 0, call)?);
+            let connected = self.dial(to, MAIL, 0, call)?;
+            *slot = Outgoing::Open(self.office.watch_outgoing(to, connected)?);
         }
         let open = match &*slot {
             Outgoing::Open(open) => open,

@@ -478,6 +478,34 @@ fn a_peer_that_left_is_named_at_once() {
 }
 
 #[test]
+fn a_peer_that_left_is_known_across_one_that_left_before() {
+    let (started, turns) = (Instant::now(), std::sync::Barrier::new(8));
+    join_all(world(8, id()), |group| {
+        let group = group.unwrap();
+        let rank = group.rank();
+        if rank == 0 {
+            // The way that the word of rank 7 takes to rank 0 is by ranks 3 and 1.
+            group.send(7, 1, b"hello").unwrap();
+        }
+        group.barrier().unwrap();
+        turns.wait();
+        match rank {
+            3 => drop(group),
+            0 => {
+                let error = group.recv(7, 2).unwrap_err();
+                assert!(matches!(error, Error::PeerGone { peer: 7, .. }), "{error}");
+                assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+            }
+            7 => {
+                assert_eq!(group.recv(0, 1).unwrap(), b"hello");
+                thread::sleep(Duration::from_millis(100));
+            }
+            _ => thread::sleep(Duration::from_millis(1500)),
+        }
+    });
+}
+
+#[test]
 fn a_peer_that_is_late_is_named_at_the_deadline() {
     let mut configs = world(2, id());
     configs[0].timeout = Some(Duration::from_millis(300));
