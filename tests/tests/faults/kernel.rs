@@ -1,11 +1,11 @@
-//! A kernel that says that it runs, and then waits for what never comes.
+//! Kernels: one that says that it runs, and then waits for what never comes; one that needs stacks.
 
 use mscclrs_core::{Communicator, register_launch_tag};
 use mscclrs_device::{
-    DeviceModule, Global, Guard, ImageSource, Release, Sys, WaitKind, kernel_args, kernels,
-    poll_acquire, thread_idx,
+    DeviceModule, Global, Guard, ImageSource, Kernel, Release, Sys, WaitKind, kernel_args, kernels,
+    block_sync, poll_acquire, thread_idx,
 };
-use mscclrs_gpu::{Buffer, Function, Grid, MemoryKind, Stream};
+use mscclrs_gpu::{Buffer, Device, Function, Grid, MemoryKind, Result, Stream};
 
 static MODULE: DeviceModule = DeviceModule { name: "faults", source: ImageSource::Embedded(&[]) };
 
@@ -16,8 +16,18 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    pub struct MeetArgs {
+        pub nothing: u64,
+    }
+}
+
 kernels! {
     module = MODULE;
+    pub fn meet<>(_args: MeetArgs) threads 256 for { "" = <> } {
+        block_sync();
+        Ok(())
+    }
     pub fn stay<>(args: StayArgs) threads 32 for { "" = <> } {
         if thread_idx() == 0 {
             args.words.store_atomic(Release, Sys, 1);
@@ -38,7 +48,7 @@ impl Stay {
     pub(crate) fn new(communicator: &Communicator) -> Stay {
         let device = communicator.device();
         let words = device.alloc(16, MemoryKind::Host).unwrap();
-        let function = device.function(all().next().unwrap()).unwrap();
+        let function = device.function(kernel("stay")).unwrap();
         Stay { words, function, communicator: communicator.clone() }
     }
 
@@ -59,4 +69,22 @@ impl Stay {
             std::thread::yield_now();
         }
     }
+}
+
+/// Lanes that wait for their block, each on a stack of its own.
+pub(crate) struct Meet(Function);
+
+impl Meet {
+    pub(crate) fn new(device: &Device) -> Result<Meet> {
+        Ok(Meet(device.function(kernel("meet"))?))
+    }
+
+    pub(crate) fn launch(&self, stream: &Stream, blocks: u32, threads: u32) -> Result<()> {
+        // SAFETY: the kernel touches no memory.
+        unsafe { stream.launch(&self.0, Grid::new(blocks, threads), &MeetArgs { nothing: 0 }) }
+    }
+}
+
+fn kernel(name: &str) -> &'static Kernel {
+    all().find(|kernel| kernel.name == name).unwrap()
 }

@@ -42,19 +42,18 @@ pub(crate) fn say(text: &str) {
 }
 
 /// What the test wants of a process.
-pub(crate) struct Control(Mutex<Receiver<()>>);
+pub(crate) struct Control(Mutex<Receiver<String>>);
 
 impl Control {
     fn start() -> Control {
         let (send, go) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {
-                match line.as_str() {
-                    // Whoever waited may be gone.
-                    "go" => drop(send.send(())),
-                    "exit" => std::process::exit(0),
-                    other => panic!("{other}"),
+                if line == "exit" {
+                    std::process::exit(0);
                 }
+                // Whoever waited may be gone.
+                let _ = send.send(line);
             }
             // Whoever started this is gone.
             std::process::exit(3);
@@ -64,7 +63,14 @@ impl Control {
 
     /// Blocks until the test says "go".
     pub(crate) fn wait(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap();
+        assert_eq!(self.order(), "go");
+    }
+
+    /// Blocks until the test says something that begins with "with".
+    pub(crate) fn order(&self) -> String {
+        let orders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = orders.recv().unwrap();
+        order.strip_prefix("with ").map_or(order.clone(), str::to_owned)
     }
 }
 
