@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::MAX_MESSAGE;
+use rustix::io::Errno;
+
 use super::acceptor::{Accepted, Acceptor};
 use super::admission::Admission;
 use super::join::{MAIL, STREAM};
@@ -94,6 +96,11 @@ impl Office {
     /// Goes on with the connection to the rendezvous, on which this rank has joined.
     pub(super) fn await_admission(&self, socket: OwnedFd) -> Result<()> {
         self.admission.open(socket, self.acceptor.new_key(), &self.watch)
+    }
+
+    /// Why this rank cannot hear of a peer that tries to reach it.
+    pub(super) fn starved(&self) -> Option<Errno> {
+        self.acceptor.starved()
     }
 
     fn accepted(&self, accepted: Accepted) {

@@ -292,6 +292,22 @@ impl TcpBootstrap {
         Ok(call)
     }
 
+    /// Why nothing came from a peer, which may be this rank's own fault.
+    fn missed(&self, peer: u32, missed: Missed, call: &Call) -> Error {
+        match (&missed, self.office.starved()) {
+            (Missed::Deadline, Some(starved)) => {
+                let (rank, waited) = (self.rank, call.started.elapsed().as_secs_f64());
+                let call = &call.operation;
+                let what = format!(
+                    "rank {rank} waited {waited:.1} s in {call} for rank {peer}, whose connection it \
+                     cannot accept"
+                );
+                Error::io(what, starved)
+            }
+            _ => call.error(self.rank, peer, missed),
+        }
+    }
+
     /// A new connection to a peer.
     fn dial(&self, peer: u32, purpose: u8, label: u32, call: &Call) -> Result<OwnedFd> {
         let same_host = self.host_id(peer) == self.host_id(self.rank);
@@ -346,7 +362,7 @@ impl TcpBootstrap {
             self.office
                 .mailbox
                 .take_stream(peer, label, call.deadline)
-                .map_err(|missed| call.error(self.rank, peer, missed))?
+                .map_err(|missed| self.missed(peer, missed, call))?
         };
         rustix::io::ioctl_fionbio(&stream, false)
             .map_err(|error| Error::io("cannot make a socket block", error))?;
@@ -471,7 +487,7 @@ impl Post for TcpBootstrap {
         self.office
             .mailbox
             .take(from, key, call.deadline)
-            .map_err(|missed| call.error(self.rank, from, missed))
+            .map_err(|missed| self.missed(from, missed, call))
     }
 }
 
