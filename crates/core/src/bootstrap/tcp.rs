@@ -226,6 +226,13 @@ impl TcpBootstrap {
 
     /// The error of a rank whose rendezvous came to nothing although its neighbours were there.
     fn told_why(&self, error: Error) -> Error {
+        // The others only see that this rank does not answer, unless it has told them.
+        if let Some(starved) = self.office.starved()
+            && !error.to_string().contains(&starved.to_string())
+        {
+            let what = format!("{error}; rank {} cannot accept connections", self.rank);
+            return Error::io(what, starved);
+        }
         let Some(liveness) = &self.liveness else { return error };
         match &error {
             // The others may be on their way already, and have to hear it from here.
@@ -295,7 +302,8 @@ impl TcpBootstrap {
     /// Why nothing came from a peer, which may be this rank's own fault.
     fn missed(&self, peer: u32, missed: Missed, call: &Call) -> Error {
         match (&missed, self.office.starved()) {
-            (Missed::Deadline, Some(starved)) => {
+            // A peer that cannot get through goes away.
+            (Missed::Deadline | Missed::Gone(_), Some(starved)) => {
                 let (rank, waited) = (self.rank, call.started.elapsed().as_secs_f64());
                 let call = &call.operation;
                 let what = format!(
