@@ -52,5 +52,6 @@ matrix! {
     in_kernel: InKernel;
     in_replay: InReplay;
     others_ahead: OthersAhead;
+    elsewhere: Elsewhere;
     in_destroy: InDestroy;
 }

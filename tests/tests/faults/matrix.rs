@@ -17,6 +17,8 @@ pub(crate) const VICTIM: u32 = 1;
 const SETUP: Duration = Duration::from_millis(2500);
 /// What a kernel may wait for a rank, where the test is about that wait.
 const KERNEL: Duration = Duration::from_millis(700);
+/// When silence from another host is a loss: five heartbeats.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Where it is not: longer than the test.
 const LONG: Duration = Duration::from_secs(60);
 /// From the end of a rank, or from a deadline, to the errors of the others, on a busy machine.
@@ -37,12 +39,14 @@ pub(crate) enum Point {
     InReplay,
     /// It has done one call, the others have enqueued more.
     OthersAhead,
+    /// It is on another host, and all are busy with themselves.
+    Elsewhere,
     /// It drops its communicator, which waits for a kernel.
     InDestroy,
 }
 
 impl Point {
-    pub(crate) const ALL: [Point; 8] = [
+    pub(crate) const ALL: [Point; 9] = [
         Point::BeforeRendezvous,
         Point::InRendezvous,
         Point::AfterRendezvous,
@@ -50,8 +54,15 @@ impl Point {
         Point::InKernel,
         Point::InReplay,
         Point::OthersAhead,
+        Point::Elsewhere,
         Point::InDestroy,
     ];
+
+    /// Whether the others wait until the fault has been done.
+    fn others_wait(self) -> bool {
+        use Point::{BeforeRendezvous, Elsewhere, InDestroy, Registering};
+        matches!(self, BeforeRendezvous | Registering | Elsewhere | InDestroy)
+    }
 
     /// Whether ranks are set up, so that they watch over each other.
     fn is_set_up(self) -> bool {
@@ -88,7 +99,10 @@ fn told(point: Point, end: End) -> Told {
     match (point, end) {
         // Nobody knows of a process that has not come.
         (Point::BeforeRendezvous, _) => Told::After(SETUP),
-        (Point::InDestroy, End::Stopped | End::Exits) => Told::Nothing,
+        (Point::InDestroy, End::Stopped | End::Exits) | (Point::Elsewhere, End::Exits) => {
+            Told::Nothing
+        }
+        (Point::Elsewhere, End::Stopped) => Told::After(SILENCE),
         (_, End::Killed | End::Exits) => Told::AtOnce,
         // On one host a rank that is stopped is late and not lost: time limits end the waits.
         (point, End::Stopped) if point.is_set_up() => Told::After(KERNEL),
@@ -167,7 +181,7 @@ pub(crate) fn lose(point: Point, end: End) {
     }
 
     // What the others say.
-    if late || matches!(point, Point::BeforeRendezvous | Point::Registering | Point::InDestroy) {
+    if late || point.others_wait() {
         let waits = |rank| rank == 2 || (point != Point::Registering && !late && rank == 0);
         (0..RANKS).filter(|&rank| waits(rank)).for_each(|rank| ranks[rank as usize].go());
     }

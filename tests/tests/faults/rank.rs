@@ -76,6 +76,9 @@ impl Role<'_> {
         let mut config = Config::new(self.rank, RANKS, self.meeting.clone());
         config.secret = Some(Secret::new("of this test"));
         config.timeout = Some(self.setup);
+        if self.point == Point::Elsewhere {
+            config.host_id = Some(self.rank.into());
+        }
         config
     }
 
@@ -106,7 +109,13 @@ impl Role<'_> {
         let bootstrap = Arc::new(TcpBootstrap::new(self.config())?);
         self.reach(Point::AfterRendezvous);
         let device = Device::open(BackendKind::Cpu, self.rank)?;
-        let member = Member::new(Communicator::new(bootstrap, device)?)?;
+        let communicator = Communicator::new(bootstrap, device)?;
+        if self.point == Point::Elsewhere {
+            self.here();
+            self.control.wait();
+            return self.looks_up(&communicator);
+        }
+        let member = Member::new(communicator)?;
         member.communicator.set_timeout(Some(self.kernel));
         if self.point == Point::Registering {
             self.here();
@@ -179,14 +188,20 @@ impl Role<'_> {
         }
         self.here();
         self.control.wait();
-        if self.end == End::Killed {
+        self.looks_up(&member.communicator)
+    }
+
+    /// Until it hears of a loss, where it has to.
+    fn looks_up(&self, communicator: &Communicator) -> Result<()> {
+        let stopped_elsewhere = self.point == Point::Elsewhere && self.end == End::Stopped;
+        if self.end == End::Killed || stopped_elsewhere {
             let deadline = Instant::now() + Duration::from_secs(10);
             while Instant::now() < deadline {
-                member.communicator.check()?;
+                communicator.check()?;
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        Ok(member.communicator.check()?)
+        Ok(communicator.check()?)
     }
 
     /// Those who are left.
