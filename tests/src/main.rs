@@ -6,6 +6,7 @@
 mod checks;
 mod memory;
 mod runner;
+mod soak;
 mod values;
 mod world;
 
@@ -37,6 +38,12 @@ struct Options {
     /// Name the checks and run none
     #[arg(long)]
     list: bool,
+    /// Do something many times and look at what it leaves behind: the name of a soak, or all
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["filter", "json", "run"])]
+    soak: Option<String>,
+    /// How many rounds a soak has, instead of as many as are usual for it
+    #[arg(long, value_name = "COUNT", requires = "soak", value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: Option<u64>,
     /// Run one check in this process; for the program's own use
     #[arg(long, value_name = "NAME", hide = true)]
     run: Option<String>,
@@ -55,6 +62,13 @@ fn main() -> ExitCode {
 
 fn start(options: &Options) -> Result<bool> {
     let kinds = kinds(&options.device)?;
+    if let Some(name) = &options.soak {
+        let mut good = true;
+        for kind in kinds {
+            good &= soak::run(name, kind, options.rounds)?;
+        }
+        return Ok(good);
+    }
     if let Some(name) = &options.run {
         let check = CHECKS.iter().find(|check| check.name == name);
         let (Some(check), [kind]) = (check, &kinds[..]) else {

@@ -1,5 +1,5 @@
 //! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`,
-//! `cargo xtask environment`, `cargo xtask performance`.
+//! `cargo xtask environment`, `cargo xtask performance`, `cargo xtask soak`.
 //!
 //! It depends on no crate that embeds device files, so that it builds when these are missing.
 
@@ -12,6 +12,7 @@ mod performance;
 mod programs;
 mod ptx;
 mod shell;
+mod soak;
 #[cfg(test)]
 mod sources;
 mod steps;
@@ -56,6 +57,18 @@ enum Command {
         #[arg(long, conflicts_with = "check")]
         draft: bool,
     },
+    /// Do the same things thousands of times and look at what they leave behind
+    Soak {
+        /// The soak: rendezvous, communicators, connections, semaphores, buffers, or all
+        #[arg(default_value = "all")]
+        name: String,
+        /// How many rounds, instead of as many as are usual for it
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+        rounds: Option<u64>,
+        /// The devices: cpu, cuda, or auto for all kinds that work here
+        #[arg(long, value_name = "KIND", default_value = "cpu")]
+        device: String,
+    },
     /// Run every check of the project, the same as its CI
     Test {
         /// Run one step only; may be given several times
@@ -82,6 +95,7 @@ fn main() -> ExitCode {
         Command::Performance { check: false } => performance::write(),
         Command::Ptx { check: true, draft: _ } => ptx::check(),
         Command::Ptx { check: false, draft } => ptx::build(draft),
+        Command::Soak { name, rounds, device } => soak::run(&name, rounds, &device),
         Command::Test { only: _, list: true } => test::list(),
         Command::Test { only, list: false } => test::run(&only),
     };

@@ -4,7 +4,8 @@
 //! processes of the same user are served, by what the kernel says of the other end, and both sides
 //! look. The ticket's token is random and compared in constant time. The socket has an abstract
 //! name, so that even a killed process leaves no file behind. Requests are served on the watcher's
-//! thread, without waiting for anyone.
+//! thread, without waiting for anyone. One descriptor is kept for them, so that others are served even
+//! where this process has no other left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -35,6 +36,8 @@ const GRANTED: u8 = 1;
 const UNKNOWN: u8 = 2;
 /// How long a request may take to be read.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long a connection is not pushed out for want of descriptors: its request is on the way.
+const FRESH: Duration = Duration::from_millis(200);
 /// How many connections may be at it at a time; a new one pushes out the oldest.
 const PENDING: usize = 256;
 /// Keys below are not connections.
@@ -106,6 +109,7 @@ impl FdService {
                 pending: BTreeMap::new(),
                 next_key: FIRST_KEY,
                 starved: Starved::default(),
+                spare: spare(),
             };
             Ok(Arc::new(Server { name, watch, state: Mutex::new(state) }))
         })?;
@@ -197,6 +201,8 @@ struct State {
     pending: BTreeMap<u32, Pending>,
     next_key: u32,
     starved: Starved,
+    /// Closed to accept a connection with its number, and opened when that has been served.
+    spare: Option<OwnedFd>,
 }
 
 struct Pending {
@@ -217,8 +223,14 @@ impl Server {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) if Starved::is(error) => {
                     state.starved.tell(error);
-                    if state.pending.pop_first().is_none() {
-                        std::thread::sleep(Duration::from_millis(5));
+                    if state.spare.take().is_some() {
+                        continue;
+                    }
+                    let oldest = state.pending.first_entry();
+                    let fresh = Instant::now() + PATIENCE - FRESH;
+                    match oldest.filter(|oldest| oldest.get().deadline < fresh) {
+                        Some(oldest) => drop(oldest.remove()),
+                        None => std::thread::sleep(Duration::from_millis(1)),
                     }
                     return;
                 }
@@ -249,14 +261,21 @@ impl Handler for Server {
         let Some(mut pending) = state.pending.remove(&key) else { return };
         match pending.fill() {
             Ok(true) => state.answer(&pending),
-            Ok(false) => drop(state.pending.insert(key, pending)),
+            Ok(false) => {
+                state.pending.insert(key, pending);
+                return;
+            }
             Err(_) => {}
         }
+        drop(pending);
+        state.keep_spare();
     }
 
     fn tick(&self) {
         let now = Instant::now();
-        self.lock().pending.retain(|_, pending| pending.deadline > now);
+        let mut state = self.lock();
+        state.pending.retain(|_, pending| pending.deadline > now);
+        state.keep_spare();
     }
 
     fn needs_tick(&self) -> bool {
@@ -265,6 +284,12 @@ impl Handler for Server {
 }
 
 impl State {
+    fn keep_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = spare();
+        }
+    }
+
     /// One answer a connection. The other side may be gone, which is its own affair.
     fn answer(&self, to: &Pending) {
         let (id, token) = to.request.split_at(8);
@@ -350,6 +375,12 @@ fn receive(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A descriptor of no use; without it the service starves with its process.
+fn spare() -> Option<OwnedFd> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    rustix::event::eventfd(0, flags).ok()
 }
 
 fn unix_socket() -> rustix::io::Result<OwnedFd> {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::limit_hint;
+
 /// The result of a call on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -114,55 +116,4 @@ pub enum Error {
         /// Why, and what to do instead.
         why: String,
     },
-}
-
-/// What to do about an error that says too little, beginning with "; ", or empty: where a limit of
-/// file descriptors was met, whose limit it is and how high.
-pub fn limit_hint(error: &io::Error) -> String {
-    const PROCESS: i32 = rustix::io::Errno::MFILE.raw_os_error();
-    const SYSTEM: i32 = rustix::io::Errno::NFILE.raw_os_error();
-    match error.raw_os_error() {
-        Some(PROCESS) => format!("; {}", descriptor_limit()),
-        Some(SYSTEM) => {
-            let most = std::fs::read_to_string("/proc/sys/fs/file-max").unwrap_or_default();
-            format!(
-                "; all processes of this machine together may have {} files open: raise \
-                 /proc/sys/fs/file-max",
-                most.trim()
-            )
-        }
-        _ => String::new(),
-    }
-}
-
-/// How many file descriptors this process may have, and where that is set.
-pub fn descriptor_limit() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let number = |limit: Option<u64>| limit.map_or("any number of".into(), |n| n.to_string());
-    let (now, most) = (number(limit.current), number(limit.maximum));
-    let how = match now == most {
-        true => "only a privileged user can raise that".to_owned(),
-        false => format!("raise that, to {most} at most without privileges"),
-    };
-    format!("this process may have {now} files and sockets open (`ulimit -n`): {how}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_of_descriptors_is_named_with_its_value() {
-        let error = |errno: rustix::io::Errno| {
-            Error::System { call: "memfd_create", source: errno.into() }.to_string()
-        };
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let limit = limit.map_or("any number of".to_owned(), |limit| limit.to_string());
-        let text = error(rustix::io::Errno::MFILE);
-        assert!(text.contains("`ulimit -n`") && text.contains(&format!(" {limit} ")), "{text}");
-        let text = error(rustix::io::Errno::NFILE);
-        assert!(text.contains("file-max") && !text.contains("ulimit"), "{text}");
-        let text = error(rustix::io::Errno::NOENT);
-        assert!(!text.contains(';'), "{text}");
-    }
 }

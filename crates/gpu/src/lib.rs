@@ -17,6 +17,7 @@ mod event;
 mod graph;
 mod handle;
 mod limits;
+mod rlimits;
 mod stream;
 pub mod topology;
 
@@ -25,10 +26,11 @@ pub use cpu::CpuConfig;
 pub use device::{
     BackendKind, Device, Function, available_backends, default_backend, device_count,
 };
-pub use error::{Error, Result, descriptor_limit, limit_hint};
+pub use error::{Error, Result};
 pub use event::Event;
 pub use graph::{Graph, GraphExec};
 pub use handle::{ExportedHandle, HandleKind, Mapping, SharedDescriptor};
 pub use limits::Limits;
+pub use rlimits::{descriptor_limit, limit_hint};
 pub use stream::{Grid, Stream};
 pub use topology::Topology;

@@ -315,7 +315,8 @@ impl Block {
                 let stack = stacks.take().map_err(|error| {
                     format!(
                         "no stack for lane {index} of block {} of kernel {}: {error}; use fewer \
-                         lanes or raise vm.max_map_count",
+                         lanes, or let this process have more memory (`ulimit -v`) or mappings \
+                         (vm.max_map_count)",
                         self.index, self.launch.kernel.name
                     )
                 })?;

@@ -85,6 +85,11 @@ impl Device {
         Ok(Arc::new(Device { inbox, config, next_queue: AtomicU64::new(1), queues }))
     }
 
+    /// Whether its thread is in this process: not so in the child of a fork.
+    pub fn is_of_this_process(&self) -> bool {
+        self.inbox.process.is_this()
+    }
+
     /// What it is like.
     pub fn config(&self) -> &DeviceConfig {
         &self.config
@@ -130,6 +135,7 @@ fn live(queues: &Mutex<Vec<Weak<QueueShared>>>) -> Vec<Arc<QueueShared>> {
 }
 
 fn ask(inbox: &Inbox) -> Option<WaitingReport> {
+    inbox.process.check().ok()?;
     let (sender, receiver) = channel();
     inbox.send(Command::Report(sender));
     receiver.recv_timeout(REPORT_LIMIT).ok()
@@ -146,7 +152,7 @@ pub fn release_after_work(item: Arc<dyn Any + Send + Sync>) {
 
 fn inboxes() -> Vec<Arc<Inbox>> {
     let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    devices.iter().filter_map(Weak::upgrade).collect()
+    devices.iter().filter_map(Weak::upgrade).filter(|inbox| inbox.process.is_this()).collect()
 }
 
 /// What the devices of this process wait for; those where nothing waits are left out.

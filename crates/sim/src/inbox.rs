@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::fork::Process;
 use crate::{Graph, Point, Stopped, WaitingReport};
 
 /// What a queue does next.
@@ -33,6 +34,7 @@ pub(crate) enum Command {
 
 #[derive(Default)]
 pub(crate) struct Inbox {
+    pub(crate) process: Process,
     full: AtomicBool,
     commands: Mutex<Vec<Command>>,
     thread: OnceLock<Thread>,
@@ -43,13 +45,20 @@ impl Inbox {
         let _ = self.thread.set(thread);
     }
 
+    /// In the child of a fork there is nobody to send to.
     pub(crate) fn send(&self, command: Command) {
+        if !self.process.is_this() {
+            return;
+        }
         self.commands().push(command);
         self.wake();
     }
 
     /// Sends the next item of a queue; the ticket counts the queue's items from 1.
     pub(crate) fn submit(&self, queue: &QueueShared, item: Item) -> u64 {
+        if !self.process.is_this() {
+            return queue.submitted.load(Ordering::Relaxed);
+        }
         let mut commands = self.commands();
         // Counted under the lock, so that tickets are in the order of the list.
         let ticket = queue.submitted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -97,6 +106,7 @@ impl Inbox {
 pub(crate) struct QueueShared {
     pub(crate) id: u64,
     pub(crate) submitted: AtomicU64,
+    process: Process,
     state: Mutex<QueueProgress>,
     changed: Condvar,
 }
@@ -112,6 +122,7 @@ impl QueueShared {
         QueueShared {
             id,
             submitted: AtomicU64::new(0),
+            process: Process::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -122,11 +133,18 @@ impl QueueShared {
         self.changed.notify_all();
     }
 
+    /// In the child of a fork nothing of what its parent enqueued is done there.
     pub(crate) fn completed(&self) -> u64 {
+        if !self.process.is_this() {
+            return 0;
+        }
         self.state().completed
     }
 
     pub(crate) fn error(&self) -> Option<Stopped> {
+        if let Err(stopped) = self.process.check() {
+            return Some(stopped);
+        }
         self.state().error.clone()
     }
 
@@ -146,6 +164,7 @@ impl QueueShared {
 
     /// Waits until `ticket` items are done; false when the limit passed.
     pub(crate) fn wait(&self, ticket: u64, limit: Option<Duration>) -> Result<bool, Stopped> {
+        self.process.check()?;
         let state =
             wait_until(self.state(), &self.changed, limit, |state| state.completed >= ticket);
         match &state.error {

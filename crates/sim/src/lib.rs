@@ -11,6 +11,7 @@ mod block;
 mod device;
 mod error;
 mod fast;
+mod fork;
 mod inbox;
 mod lane;
 mod point;

@@ -1,6 +1,5 @@
 //! The checks. A check gets a device, and an error of it says what was wrong.
 
-mod churn;
 mod collectives;
 mod graphs;
 mod ground;
@@ -17,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use mscclrs_gpu::{BackendKind, Device};
+
+use crate::soak;
 
 /// A named check.
 pub(crate) struct Check {
@@ -39,6 +40,10 @@ const MINUTES: Duration = Duration::from_secs(180);
 
 const fn check(name: &'static str, run: fn(&Device) -> Result<()>) -> Check {
     Check { name, limit: MINUTE, only: None, run }
+}
+
+const fn soak(name: &'static str, run: fn(&Device) -> Result<()>) -> Check {
+    Check { limit: MINUTES, ..check(name, run) }
 }
 
 /// All of them.
@@ -79,5 +84,9 @@ pub(crate) const CHECKS: &[Check] = &[
     check("loss::compute_goes_on", loss::compute_goes_on),
     check("loss::long_graph", loss::long_graph),
     check("processes::killed", processes::killed),
-    Check { limit: MINUTES, ..check("churn::rounds", churn::rounds) },
+    soak("soak::rendezvous", |device| soak::check("rendezvous", device.kind())),
+    soak("soak::communicators", |device| soak::check("communicators", device.kind())),
+    soak("soak::connections", |device| soak::check("connections", device.kind())),
+    soak("soak::semaphores", |device| soak::check("semaphores", device.kind())),
+    soak("soak::buffers", |device| soak::check("buffers", device.kind())),
 ];

@@ -144,6 +144,11 @@ impl Acceptor {
         self.lock().refused
     }
 
+    /// Why this process cannot accept a connection that waits for it.
+    pub(super) fn starved(&self) -> Option<Errno> {
+        self.lock().starved.now()
+    }
+
     /// Listens no more.
     pub(super) fn close(&self) {
         let mut state = self.lock();
@@ -167,6 +172,7 @@ impl Acceptor {
                 }
                 Err(_) => return,
             };
+            state.starved.is_over();
             if self.near_only
                 && !socket::peer_address(fd.as_fd()).is_ok_and(|address| is_near(address.ip()))
             {

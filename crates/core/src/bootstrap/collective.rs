@@ -153,8 +153,13 @@ impl<'a, P: Post> Step<'a, P> {
         let message = self.message(&outcome);
         let mut told = Ok(());
         for child in children(rank, n) {
-            // Both are told, whatever becomes of the first.
-            told = told.and(self.post.post(child, Key::Collective, &message, self.call));
+            // Both are told, whatever becomes of the first. A child that has given its part and is
+            // gone is missed by the next call, on all ranks alike; this one ends as on the others.
+            let sent = match self.post.post(child, Key::Collective, &message, self.call) {
+                Err(Error::PeerGone { .. }) => Ok(()),
+                sent => sent,
+            };
+            told = told.and(sent);
         }
         let blocks = outcome.map_err(|failure| failure.into_error(self.call))?;
         told.map(|()| blocks)
@@ -189,7 +194,12 @@ impl<'a, P: Post> Step<'a, P> {
         let (rank, n) = (self.post.rank(), self.post.world_size());
         let message = self.message(&collected);
         if let Err(error) = self.post.post(parent, Key::Collective, &message, self.call) {
-            return Err(collected.err().unwrap_or_else(|| Failure::of(error, rank)));
+            let mine = collected.err().unwrap_or_else(|| Failure::of(error, rank));
+            // A parent that ended this call before this rank came to it has said why, and left.
+            return match self.take(parent, Instant::now()) {
+                Err(heard) if heard.found_by() != rank => Err(heard),
+                _ => Err(mine),
+            };
         }
         match collected {
             Ok(_) => self.take(parent, self.call.deadline + STEP * (height(0, n) + depth(rank))),
@@ -300,6 +310,15 @@ impl Failure {
             Error::PeerGone { rank, peer, why, .. } => Failure::Gone { rank, peer, why },
             Error::Protocol { rank, peer, why, .. } => Failure::Protocol { rank, peer, why },
             other => Failure::Protocol { rank: here, peer: here, why: format!("failed: {other}") },
+        }
+    }
+
+    /// The rank whose finding it is.
+    fn found_by(&self) -> u32 {
+        match self {
+            Failure::Deadline { rank, .. }
+            | Failure::Gone { rank, .. }
+            | Failure::Protocol { rank, .. } => *rank,
         }
     }
 

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::MAX_MESSAGE;
+use rustix::io::Errno;
+
 use super::acceptor::{Accepted, Acceptor};
 use super::admission::Admission;
 use super::join::{MAIL, STREAM};
@@ -104,6 +106,11 @@ impl Office {
         let key = self.acceptor.new_key();
         self.lock().outgoing.insert(key, peer);
         self.watch.watch_for_end(fd, key)
+    }
+
+    /// Why this rank cannot hear of a peer that tries to reach it.
+    pub(super) fn starved(&self) -> Option<Errno> {
+        self.acceptor.starved()
     }
 
     fn accepted(&self, accepted: Accepted) {

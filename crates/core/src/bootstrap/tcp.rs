@@ -252,6 +252,13 @@ impl TcpBootstrap {
 
     /// The error of a rank whose rendezvous came to nothing although its neighbours were there.
     fn told_why(&self, error: Error) -> Error {
+        // The others only see that this rank does not answer, unless it has told them.
+        if let Some(starved) = self.office.starved()
+            && !error.to_string().contains(&starved.to_string())
+        {
+            let what = format!("{error}; rank {} cannot accept connections", self.rank);
+            return Error::io(what, starved);
+        }
         let Some(liveness) = &self.liveness else { return error };
         match &error {
             // The others may be on their way already, and have to hear it from here.
@@ -318,6 +325,23 @@ impl TcpBootstrap {
         Ok(call)
     }
 
+    /// Why nothing came from a peer, which may be this rank's own fault.
+    fn missed(&self, peer: u32, missed: Missed, call: &Call) -> Error {
+        match (&missed, self.office.starved()) {
+            // A peer that cannot get through goes away.
+            (Missed::Deadline | Missed::Gone(_), Some(starved)) => {
+                let (rank, waited) = (self.rank, call.started.elapsed().as_secs_f64());
+                let call = &call.operation;
+                let what = format!(
+                    "rank {rank} waited {waited:.1} s in {call} for rank {peer}, whose connection it \
+                     cannot accept"
+                );
+                Error::io(what, starved)
+            }
+            _ => call.error(self.rank, peer, missed),
+        }
+    }
+
     /// A new connection to a peer.
     fn dial(&self, peer: u32, purpose: u8, label: u32, call: &Call) -> Result<OwnedFd> {
         let same_host = self.host_id(peer) == self.host_id(self.rank);
@@ -380,7 +404,7 @@ impl TcpBootstrap {
             self.office
                 .mailbox
                 .take_stream(peer, label, call.deadline)
-                .map_err(|missed| call.error(self.rank, peer, missed))?
+                .map_err(|missed| self.missed(peer, missed, call))?
         };
         rustix::io::ioctl_fionbio(&stream, false)
             .map_err(|error| Error::io("cannot make a socket block", error))?;
@@ -506,7 +530,7 @@ impl Post for TcpBootstrap {
         self.office
             .mailbox
             .take(from, key, call.deadline)
-            .map_err(|missed| call.error(self.rank, from, missed))
+            .map_err(|missed| self.missed(from, missed, call))
     }
 }
 

@@ -27,6 +27,12 @@ pub(crate) struct Peer {
     pub(crate) backend: u8,
 }
 
+/// How a rank comes to a step.
+const MADE: u8 = 0;
+const FAILED: u8 = 1;
+/// It waited for another rank in vain, whose own trouble says more.
+const WAITED: u8 = 2;
+
 /// Sends this rank's part of a step, or why it has none; gives all parts, by rank.
 pub(crate) fn agree(
     bootstrap: &dyn Bootstrap,
@@ -34,11 +40,13 @@ pub(crate) fn agree(
     mine: Result<Vec<u8>>,
 ) -> Result<Vec<Vec<u8>>> {
     let message = match &mine {
-        Ok(part) => Writer::new().u8(0).bytes(part).finish(),
+        Ok(part) => Writer::new().u8(MADE).bytes(part).finish(),
         Err(error) => {
             let mut text = error.to_string();
             text.truncate(text.floor_char_boundary(MAX_ERROR));
-            Writer::new().u8(1).bytes(text.as_bytes()).finish()
+            let waited = matches!(error, Error::Deadline { .. } | Error::PeerGone { .. });
+            let status = if waited { WAITED } else { FAILED };
+            Writer::new().u8(status).bytes(text.as_bytes()).finish()
         }
     };
     let messages = match bootstrap.all_gather(&message) {
@@ -47,19 +55,24 @@ pub(crate) fn agree(
         Err(error) => return Err(mine.err().unwrap_or(error)),
     };
     let mut parts = Vec::with_capacity(messages.len());
+    let mut waited = None;
     for (rank, message) in messages.iter().enumerate() {
         let mut reader = Reader::new(call, message);
         match reader.u8("status")? {
-            0 => parts.push(reader.bytes("part", MAX_STEP)?.to_vec()),
-            1 => {
+            MADE => parts.push(reader.bytes("part", MAX_STEP)?.to_vec()),
+            status @ (FAILED | WAITED) => {
                 let why = reader.text("error", MAX_ERROR as u64)?;
-                return Err(Error::Peer { call, rank: rank as u32, why });
+                let error = Error::Peer { call, rank: rank as u32, why };
+                if status == FAILED {
+                    return Err(error);
+                }
+                waited.get_or_insert(error);
             }
-            other => return Err(reader.fail("status", format!("{other} is neither 0 nor 1"))),
+            other => return Err(reader.fail("status", format!("{other} is not from 0 to 2"))),
         }
         reader.end()?;
     }
-    Ok(parts)
+    waited.map_or(Ok(parts), Err)
 }
 
 /// A step that gives no more than whether every rank made its part; the error is the same on all.
@@ -218,6 +231,20 @@ mod tests {
         assert!(errors.iter().all(|error| *error == errors[0]));
         assert!(errors[0].starts_with("a call: rank 1 failed: rank 1's trouble"), "{}", errors[0]);
         assert!(errors[0].len() < MAX_ERROR + 100);
+    }
+
+    #[test]
+    fn trouble_says_more_than_having_waited_for_the_rank_in_trouble() {
+        let errors = on_ranks(3, |bootstrap| {
+            let (operation, waited) = ("a call".into(), Duration::ZERO);
+            let mine = match bootstrap.rank() {
+                rank @ 0 => Err(Error::Deadline { operation, rank, peer: 2, waited }),
+                2 => Err(Error::Order { what: "rank 2's trouble".into() }),
+                rank => Ok(rank),
+            };
+            agree_on(bootstrap, "a call", mine).unwrap_err().to_string()
+        });
+        assert!(errors.iter().all(|error| error == "a call: rank 2 failed: rank 2's trouble"));
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub(super) struct CpuDevice {
 pub(crate) fn open(ordinal: u32) -> Result<Arc<dyn BackendDevice>> {
     // Held while the device is made, so that two threads get the same one.
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(device) = opened.get(&ordinal).and_then(Weak::upgrade) {
+    if let Some(device) = opened.get(&ordinal).and_then(Weak::upgrade)
+        && device.engine.is_of_this_process()
+    {
         return Ok(device);
     }
     let device = Arc::new(CpuDevice::new(ordinal, &CpuConfig::from_env()?)?);

@@ -14,7 +14,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backend::{BackendMapping, BackendMemory};
-use crate::{Error, ExportedHandle, HandleKind, MemoryKind, Result};
+use crate::rlimits::file_limit;
+use crate::{Error, ExportedHandle, HandleKind, MemoryKind, Result, limit_hint};
 
 /// Bytes of a page; every allocation is a whole number of them.
 const PAGE: u64 = 4096;
@@ -176,11 +177,17 @@ pub(super) fn alloc(
             account.used.load(Ordering::Relaxed)
         )));
     };
+    if let (MemoryKind::Shareable, Some(why)) = (kind, file_limit(whole)) {
+        account.give(whole);
+        return Err(refuse(why));
+    }
     let made = make(whole, kind);
     let (pages, fd) = made.map_err(|(call, error)| {
         account.give(whole);
         match error {
-            rustix::io::Errno::NOMEM => refuse(format!("{call}: {error}")),
+            rustix::io::Errno::NOMEM => {
+                refuse(format!("{call}: {error}{}", limit_hint(&error.into())))
+            }
             _ => Error::System { call, source: error.into() },
         }
     })?;
@@ -347,7 +354,14 @@ pub(super) fn import(
         let allowed = "memory that is sealed against shrinking";
         return refuse("memory handle", "a descriptor that can shrink".into(), allowed);
     }
-    let pages = Pages::map(allocation_bytes, Some(&fd)).map_err(system("mmap"))?;
+    let pages = Pages::map(allocation_bytes, Some(&fd)).map_err(|error| match error {
+        rustix::io::Errno::NOMEM => Error::OutOfMemory {
+            bytes: allocation_bytes,
+            kind: "another process's memory",
+            why: format!("mmap: {error}{}", limit_hint(&error.into())),
+        },
+        error => system("mmap")(error),
+    })?;
     let address = pages.at as usize as u64 + offset;
     Ok(Box::new(CpuMapping { pages: Some(pages), address, bytes }))
 }
