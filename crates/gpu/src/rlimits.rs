@@ -112,9 +112,8 @@ mod tests {
 
     #[test]
     fn a_limit_of_descriptors_is_named_with_its_value() {
-        let error = |errno: Errno| {
-            Error::System { call: "memfd_create", source: errno.into() }.to_string()
-        };
+        let error =
+            |errno: Errno| Error::System { call: "memfd_create", source: errno.into() }.to_string();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or("any number of".to_owned(), |limit| limit.to_string());
         let text = error(Errno::MFILE);

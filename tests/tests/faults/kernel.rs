@@ -2,8 +2,8 @@
 
 use mscclrs_core::{Communicator, register_launch_tag};
 use mscclrs_device::{
-    DeviceModule, Global, Guard, ImageSource, Kernel, Release, Sys, WaitKind, kernel_args, kernels,
-    block_sync, poll_acquire, thread_idx,
+    DeviceModule, Global, Guard, ImageSource, Kernel, Release, Sys, WaitKind, block_sync,
+    kernel_args, kernels, poll_acquire, thread_idx,
 };
 use mscclrs_gpu::{Buffer, Device, Function, Grid, MemoryKind, Result, Stream};
 
