@@ -30,6 +30,8 @@ use crate::tree::neighbours;
 use crate::watcher::{self, Handler, Registration, Watched};
 use crate::{Error, Result};
 
+/// How long after their deadline ranks may take to report whom they could not be connected with.
+const LATE: Duration = Duration::from_millis(500);
 /// How long an id waits for its first rank.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// More ranks than this are a mistake.
@@ -339,7 +341,8 @@ impl Handler for Root {
     fn tick(&self) {
         self.acceptor.tick();
         let mut state = self.lock();
-        if state.phase == Phase::Ended || Instant::now() < state.deadline {
+        let late = if state.phase == Phase::Connecting { LATE } else { Duration::ZERO };
+        if state.phase == Phase::Ended || Instant::now() < state.deadline + late {
             return;
         }
         if let (None, Some(world_size)) = (&state.failure, state.world_size) {

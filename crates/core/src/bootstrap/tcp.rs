@@ -236,14 +236,30 @@ impl TcpBootstrap {
         neighbours: &[u32],
         deadline: Instant,
     ) -> std::result::Result<(), (u32, String)> {
-        let mut branches = Vec::new();
-        for &peer in neighbours {
+        let connect = |peer: u32| {
             let operation = format!("connecting with rank {peer}");
             let call = Call { operation, started: Instant::now(), deadline };
             let stream = self.stream_in(peer, TREE, &call).map_err(|e| (peer, e.to_string()))?;
             let elsewhere = self.host_id(peer) != self.host_id(self.rank);
-            branches.push(Branch { peer, elsewhere, stream });
-        }
+            Ok(Branch { peer, elsewhere, stream })
+        };
+        // A child that does not answer must not keep this rank from the other, or the one that is there
+        // would be told of this rank.
+        let branches = match *neighbours {
+            [ref before @ .., first, second] if first > self.rank => std::thread::scope(|scope| {
+                let beside = std::thread::Builder::new().spawn_scoped(scope, || connect(first));
+                let second = connect(second);
+                let first = match beside {
+                    Ok(beside) => beside.join().unwrap_or_else(|_| {
+                        Err((first, "the thread that connects with it panicked".into()))
+                    }),
+                    Err(_) => connect(first),
+                };
+                let before = before.iter().map(|&peer| connect(peer));
+                before.chain([first, second]).collect::<std::result::Result<Vec<_>, _>>()
+            }),
+            _ => neighbours.iter().map(|&peer| connect(peer)).collect(),
+        }?;
         let ear = Box::new(Ear(self.office.clone()));
         let liveness = Liveness::over(self.rank, ear, branches);
         self.liveness = Some(liveness.map_err(|error| (self.rank, error.to_string()))?);
