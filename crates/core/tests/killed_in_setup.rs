@@ -124,12 +124,16 @@ impl Process {
 }
 
 /// Where the ranks of a round meet: at an id that this process serves, or at an address that rank 0
-/// serves.
+/// serves. Its port is below those that the system gives out by itself, so nobody else gets it meanwhile.
 fn meeting(round: u64) -> String {
     if round.is_multiple_of(2) {
         return UniqueId::create(&"=lo".parse::<InterfaceFilter>().unwrap()).unwrap().to_string();
     }
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    let mut port = (u64::from(std::process::id()) * 37 + round) % 8_000 + 2_000;
+    while TcpListener::bind(("127.0.0.1", port as u16)).is_err() {
+        port += 1;
+    }
+    format!("127.0.0.1:{port}")
 }
 
 /// Starts ranks and has one of them die after `after` microseconds. Gives whether the others were told

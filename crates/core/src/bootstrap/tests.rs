@@ -43,10 +43,19 @@ fn world(n: u32, rendezvous: impl Into<Rendezvous>) -> Vec<Config> {
     (0..n).map(|rank| config(rank, n, rendezvous.clone())).collect()
 }
 
-/// A port that nobody uses now.
+/// A port that nobody uses now, and that no other test is given meanwhile: below those that the system
+/// gives out by itself, and not where another process of tests begins to look.
 fn free_address() -> Address {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    Address::from_parts("127.0.0.1", port).unwrap()
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 18_000;
+    static LOOKED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    loop {
+        let looked = LOOKED.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + (std::process::id().wrapping_mul(37).wrapping_add(looked)) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port as u16)).is_ok() {
+            return Address::from_parts("127.0.0.1", port as u16).unwrap();
+        }
+    }
 }
 
 fn failures(configs: Vec<Config>) -> Vec<RendezvousError> {
