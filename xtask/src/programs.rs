@@ -56,8 +56,11 @@ pub(crate) fn install() -> Vec<String> {
 impl Program {
     fn is_here(&self) -> bool {
         self.programs.iter().any(|program| {
-            let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
-            output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(self.words))
+            // Not every program has the long option.
+            ["--version", "-V"].iter().any(|version| {
+                let output = Command::new(program).arg(version).stdin(Stdio::null()).output();
+                output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(self.words))
+            })
         })
     }
 }
