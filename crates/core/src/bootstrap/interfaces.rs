@@ -8,6 +8,9 @@ use std::str::FromStr;
 use crate::env::{self, Source};
 use crate::{Error, Result};
 
+/// The longest name of an interface, in bytes.
+const MAX_NAME: usize = 15;
+
 /// One address of one interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
@@ -155,9 +158,10 @@ impl InterfaceFilter {
             value: text.into(),
             allowed: format!("allowed is {}", env::SOCKET_IFNAME.allowed()),
         };
-        let (except, list) = match text.strip_prefix('^') {
-            Some(rest) => (true, rest),
-            None => (false, text),
+        // A blank in front changes nothing.
+        let (except, list) = match text.trim().strip_prefix('^') {
+            Some(rest) => (true, rest.trim_start()),
+            None => (false, text.trim()),
         };
         // MSCCL++ and NCCL put one = before the whole list.
         let (all_whole, list) = match list.strip_prefix('=') {
@@ -166,10 +170,12 @@ impl InterfaceFilter {
         };
         let name = |item: &str| {
             let (name, whole) = match item.trim().strip_prefix('=') {
-                Some(name) => (name, true),
+                Some(name) => (name.trim_start(), true),
                 None => (item.trim(), all_whole),
             };
-            let wrong = name.is_empty() || name.contains(['^', '=', '/', ' ']);
+            // No interface has such a name, so it would never fit.
+            let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '^' | '=' | '/');
+            let wrong = name.is_empty() || name.len() > MAX_NAME || name.contains(odd);
             if wrong { Err(bad()) } else { Ok((name.to_owned(), whole)) }
         };
         let names = list.split(',').map(name).collect::<Result<_>>()?;
@@ -317,6 +323,24 @@ mod tests {
             }
             let chosen: Vec<String> = chosen.unwrap().iter().map(|a| a.ip().to_string()).collect();
             assert_eq!(chosen, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn blanks_around_a_filter_and_its_names_change_nothing() {
+        let table = [
+            (" =eth0,ib0 ", "=eth0,ib0"),
+            (" ^ =lo , eth ", "^=lo,eth"),
+            ("\r=\r=\teth0", "=eth0"),
+            ("eth0,= ib0", "eth0,=ib0"),
+        ];
+        for (blanks, plain) in table {
+            let read = |text: &str| text.parse::<InterfaceFilter>().unwrap();
+            assert_eq!(read(blanks), read(plain), "{blanks}");
+            assert_eq!(read(read(blanks).to_string().trim_matches('"')), read(plain));
+        }
+        for text in ["e th0", "eth\r0", "=eth0\u{7}", "sixteen-letters-"] {
+            assert!(text.parse::<InterfaceFilter>().is_err(), "{text:?}");
         }
     }
 
