@@ -146,7 +146,10 @@ fn round(number: u64, victim: u32, after: u64) -> bool {
     };
     let mut processes: Vec<Process> = (0..RANKS).map(start).collect();
     let said: Vec<_> = processes.iter_mut().map(Process::said).collect();
-    let (died, _) = said[victim as usize]("died").expect("the victim dies");
+    let (died, _) = said[victim as usize]("died").unwrap_or_else(|| {
+        let error = said[victim as usize]("heard");
+        panic!("rank {victim} at {meeting} ends before its {after} us are over: {error:?}")
+    });
     let mut at_once = true;
     for rank in (0..RANKS).filter(|&rank| rank != victim) {
         let case = format!("rank {rank}, of rank {victim} that died after {after} us at {meeting}");

@@ -25,7 +25,10 @@ pub(super) struct Admission {
 struct State {
     socket: Option<(u32, Watched)>,
     inbox: Vec<u8>,
+    /// What it said and nobody heard yet.
     verdicts: Vec<Verdict>,
+    /// It said to go; its end is no news then.
+    goes: bool,
     /// The rendezvous says no more: how its connection ended.
     ended: Option<String>,
 }
@@ -78,7 +81,10 @@ impl Admission {
                 .and_then(|frame| frame.map(|frame| Verdict::decode(&frame)).transpose())
             {
                 Ok(None) => break None,
-                Ok(Some(verdict)) => state.verdicts.push(verdict),
+                Ok(Some(verdict)) => {
+                    state.goes |= verdict == Verdict::Go;
+                    state.verdicts.push(verdict);
+                }
                 Err(_) => break Some("it answered nonsense".to_owned()),
             }
         };
@@ -87,8 +93,7 @@ impl Admission {
             state.ended = Some(why);
         }
         let fails = |verdict: &Verdict| matches!(verdict, Verdict::Failed(_));
-        let goes = state.verdicts.contains(&Verdict::Go)
-            || (state.ended.is_none() && !state.verdicts.iter().any(fails));
+        let goes = state.goes || (state.ended.is_none() && !state.verdicts.iter().any(fails));
         drop(guard);
         self.changed.notify_all();
         goes
@@ -123,5 +128,67 @@ impl Admission {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::watcher::{self, Handler};
+
+    /// Reads nothing by itself.
+    struct Idle;
+
+    impl Handler for Idle {
+        fn ready(&self, _: u32) {}
+    }
+
+    /// An admission, and the rendezvous' end of its connection.
+    fn admission() -> (Admission, UnixStream, watcher::Registration) {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        let admission = Admission::default();
+        let mut opened = Ok(());
+        let (_, registration) = watcher::register(|watch| {
+            opened = admission.open(mine.into(), 1, &watch);
+            Ok(Arc::new(Idle))
+        })
+        .unwrap();
+        opened.unwrap();
+        (admission, theirs, registration)
+    }
+
+    #[test]
+    fn who_was_told_to_go_goes_whenever_the_rendezvous_hangs_up() {
+        for heard_between in [false, true] {
+            let (admission, mut rendezvous, _watched) = admission();
+            rendezvous.write_all(&Verdict::Go.encode()).unwrap();
+            assert!(admission.read());
+            let hear =
+                || matches!(admission.hear(Instant::now(), || ()), Heard::Verdict(Verdict::Go));
+            assert!(!heard_between || hear());
+            drop(rendezvous);
+            assert!(admission.read(), "heard before the end: {heard_between}");
+            assert!(heard_between || hear());
+        }
+    }
+
+    #[test]
+    fn who_was_not_told_to_go_does_not() {
+        let failed = Verdict::Failed(super::super::RendezvousError::RankLost { rank: 3 });
+        let (admission, mut rendezvous, _watched) = self::admission();
+        rendezvous.write_all(&failed.encode()).unwrap();
+        assert!(!admission.read());
+        drop(rendezvous);
+        assert!(!admission.read());
+        assert!(matches!(admission.hear(Instant::now(), || ()), Heard::Verdict(v) if v == failed));
+        let (admission, rendezvous, _watched) = self::admission();
+        assert!(admission.read(), "nothing was said");
+        drop(rendezvous);
+        assert!(!admission.read());
+        assert!(matches!(admission.hear(Instant::now(), || ()), Heard::Ended(_)));
     }
 }
