@@ -28,8 +28,7 @@ const PACKET_COUNT: u64 = 2432;
 const FAILED: u64 = 3072;
 const CONTROL_BYTES: u64 = 4096;
 const SLOT_BYTES: u64 = 16 << 20;
-/// Whole pages, so that the control words and the slots of small messages share one: more pages cost
-/// a packet kernel 0.1 us.
+/// Whole pages, so that the control words and the slots of small messages share one.
 const LANE_BYTES: u64 = (CONTROL_BYTES + SLOT_BYTES).next_multiple_of(2 << 20);
 
 // Control words lie apart.
@@ -483,9 +482,8 @@ impl Bare {
 }
 
 /// Where the two halves of a message's slots begin, call by call: small ones in several places in
-/// turn. How long a small message takes depends on which part of the receiver's cache it lies in, by
-/// up to a tenth, and that part changes every 4 KiB; one place would make the yardstick a matter of
-/// luck. No two places overlap.
+/// turn. How long a small message takes depends by up to a tenth on which 4 KiB of the receiver's memory
+/// it lies in, so one place would make the yardstick a matter of luck. No two places overlap.
 fn places(half: u64) -> impl Iterator<Item = u64> {
     const PLACES: u64 = 8;
     const SMALL: u64 = 64 << 10;
