@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 /// Most bytes of a message that one-shot packets carry.
 pub(crate) const MOST_ONE_SHOT: u64 = 512 * KIB;
-/// Bytes of the one-shot scratch for small messages: with the allgather's on a page, for two ranks.
+/// Bytes of the one-shot scratch for small messages, all slots together.
 const SMALL_ONE_SHOT_SCRATCH: u64 = MIB;
 /// Most bytes of a message that two-shot packets carry.
 pub(crate) const MOST_TWO_SHOT: u64 = MIB;
@@ -94,13 +94,12 @@ impl Context {
         let flags = n * MAX_BLOCKS as u64 * 8;
         // A packet carries half of its bytes.
         let one_shot = if ranks <= MOST_ONE_SHOT_RANKS { MOST_ONE_SHOT } else { 0 };
-        let small = if one_shot > 0 { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
+        let slot = if one_shot > 0 { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
         let push = if ranks <= 2 { MOST_PUSH } else { 0 };
         let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
         let mesh = MESH_PART / n / 256 * 256;
-        let slot = small;
         let sizes = [
-            near::region_bytes(small, ranks),
+            near::region_bytes(slot, ranks),
             2 * peers * 2 * MOST_GATHER_PACKET,
             flags,
             flags,
@@ -127,7 +126,7 @@ impl Context {
             Ok(Scratch::new(rank, ranks, region, table, slot, (data / 8) as u32))
         };
         // In the order of their sizes.
-        let mut small = scratch(small, 0)?;
+        let mut small = scratch(slot, 0)?;
         let gather_packet = scratch(2 * MOST_GATHER_PACKET, 0)?;
         let direct = scratch(0, 0)?;
         let gather_direct = scratch(0, 0)?;
@@ -175,7 +174,7 @@ impl Scratch {
         slot: u64,
         flags: u32,
     ) -> Scratch {
-        let pointers: Vec<u64> = circle(&region, rank, ranks).collect();
+        let pointers: Vec<u64> = circle(rank, ranks).map(|rank| region.of(rank)).collect();
         let peers = Peers {
             inline: pointer_array(&pointers),
             table: table.as_ref().map_or(Global::null(), |t| Global::from_address(t.address)),
@@ -184,16 +183,16 @@ impl Scratch {
     }
 }
 
-/// A region's pointers in the order in which [`Peers`] has them.
-fn circle(region: &Region, rank: u32, ranks: u32) -> impl Iterator<Item = u64> {
-    (rank..ranks).chain(0..rank).map(|rank| region.of(rank))
+/// The ranks in the order in which [`Peers`] has their pointers.
+fn circle(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
+    (rank..ranks).chain(0..rank)
 }
 
 impl Scratch {
     /// Every rank's slots begin so many bytes further on.
     fn shift(&mut self, shifts: &[u64], rank: u32, ranks: u32) {
         let base = |rank: u32| self.region.of(rank) + shifts.get(rank as usize).unwrap_or(&0);
-        let pointers: Vec<u64> = (rank..ranks).chain(0..rank).map(base).collect();
+        let pointers: Vec<u64> = circle(rank, ranks).map(base).collect();
         self.peers.inline = pointer_array(&pointers);
     }
 }
@@ -215,7 +214,8 @@ fn write_tables(communicator: &Communicator, regions: &[Region]) -> Result<Vec<O
     };
     let device = communicator.device();
     let rank = communicator.rank();
-    let pointers = regions.iter().flat_map(|region| circle(region, rank, ranks));
+    let pointers =
+        regions.iter().flat_map(|region| circle(rank, ranks).map(|rank| region.of(rank)));
     let bytes: Vec<u8> = pointers.flat_map(u64::to_le_bytes).collect();
     // SAFETY: the region holds the memory, and nobody else has it yet.
     let memory = unsafe { device.adopt(last.local(), bytes.len() as u64)? };

@@ -76,32 +76,17 @@ impl Epochs {
         epoch as u32 >= u32::MAX - 1
     }
 
-    /// What the end of a launch needs, made ready while it still waits: `next` is the epoch of the
-    /// launch after it.
-    #[inline(always)]
-    pub fn prepare(self, next: u64) -> Advance {
-        Advance { words: self.0.settle(), next }
-    }
-}
-
-/// The end of a launch on a region.
-#[derive(Clone, Copy, Debug)]
-pub struct Advance {
-    words: Global<u64>,
-    next: u64,
-}
-
-impl Advance {
-    /// Moves the region's epochs on: all lanes of all blocks call it once, last.
+    /// Ends a launch: all lanes of all blocks call it once, last. `next` is the epoch of the launch after
+    /// it.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    pub fn advance(self) {
+    pub fn advance(self, next: u64) {
         // Every lane has read the block's word by now.
         block_sync();
         let step = block_dim() * grid_dim();
         let mut word = block_idx() + thread_idx() * grid_dim();
         while word < MAX_BLOCKS {
-            self.words.at(word).store(self.next);
+            self.0.at(word).store(next);
             word += step;
         }
     }

@@ -37,8 +37,7 @@ pub use atomic::{AcqRel, Acquire, Cta, Gpu, Relaxed, Release, Sys};
 pub use channel::MemoryChannel;
 pub use copy::copy_bytes;
 pub use epoch::{
-    Advance, Begun, EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set,
-    flag_wait,
+    Begun, EPOCH_START, Epochs, MAX_BLOCKS, clean_lap, epoch_flag, epoch_next, flag_set, flag_wait,
 };
 #[cfg(not(target_arch = "nvptx64"))]
 pub use kernel::{DeviceImage, DeviceModule, Family, ImageFormat, ImageSource, Kernel};

@@ -91,13 +91,6 @@ impl<T> Global<T> {
         Self(self.0.wrapping_add(index as usize))
     }
 
-    /// The same address, worked out here: not later, beside the access that needs it, where the
-    /// compiler may well move it and something else was just waited for.
-    #[inline(always)]
-    pub fn settle(self) -> Self {
-        Self::from_address(crate::arch::settle(self.address()))
-    }
-
     /// The same address as another type.
     #[inline(always)]
     pub fn cast<U>(self) -> Global<U> {

@@ -65,7 +65,7 @@ fn run(
         k += 1;
     }
     meet_same::<_, AnyCount>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
-    args.epochs.prepare(epoch + 1).advance();
+    args.epochs.advance(epoch + 1);
     Ok(())
 }
 

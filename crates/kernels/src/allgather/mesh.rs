@@ -87,7 +87,7 @@ fn run<A: Access>(args: &Params<GatherMeshArgs>) -> DeviceResult {
         epoch += 1;
         done += args.round;
     }
-    args.epochs.prepare(epoch).advance();
+    args.epochs.advance(epoch);
     Ok(())
 }
 

@@ -106,7 +106,7 @@ where
     if ended {
         return Err(Aborted);
     }
-    args.epochs.prepare(epoch_next(epoch)).advance();
+    args.epochs.advance(epoch_next(epoch));
     Ok(())
 }
 

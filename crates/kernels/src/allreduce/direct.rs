@@ -79,7 +79,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<DirectArgs>) -> DeviceResu
     };
     R::range::<N, Word16>((args.data_type, args.op), (begin, end), ranks, get, put);
     meet_same::<_, N>(args, &args.guard, flags, 2 * epoch + 1, args.same)?;
-    args.epochs.prepare(epoch + 1).advance();
+    args.epochs.advance(epoch + 1);
     Ok(())
 }
 

@@ -119,7 +119,7 @@ fn run<R: Reducer, N: Count, A: Access>(args: &Params<MeshArgs>) -> DeviceResult
         epoch += 1;
         done += args.round;
     }
-    args.epochs.prepare(epoch).advance();
+    args.epochs.advance(epoch);
     Ok(())
 }
 

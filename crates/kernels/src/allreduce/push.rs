@@ -77,7 +77,7 @@ fn run_two<R: Reduction>(args: &Params<PushArgs>) -> DeviceResult {
     let put = |i: u32, unit: Word16| unit.store(args.output, i);
     ahead.pair::<R, Aligned>(begin, end, |i| from.at(i).load(), put);
     pair_range::<R, Word16>(rest, end, load, |i| from.at(i).load(), put);
-    args.epochs.prepare(epoch + 1).advance();
+    args.epochs.advance(epoch + 1);
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn run_any(args: &Params<PushArgs>) -> DeviceResult {
     let put = |i: u32, unit| Any::store(args.output, i, args.bytes, unit);
     let kind = (args.data_type, args.op);
     Told::range::<AnyCount, Word16>(kind, (begin, end), ranks, get, put);
-    args.epochs.prepare(epoch + 1).advance();
+    args.epochs.advance(epoch + 1);
     Ok(())
 }
 

@@ -143,7 +143,7 @@ where
     if Epochs::cleans(epoch) {
         clean_lap(local.at(half), 2 * ranks, args.slot, P::WORDS, first, step);
     }
-    args.epochs.prepare(epoch_next(epoch)).advance();
+    args.epochs.advance(epoch_next(epoch));
     Ok(())
 }
 
