@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn one_failure_fails_the_whole_and_the_rest_are_killed() {
         let since = Instant::now();
-        let mut ranks = Ranks(vec![shell(0, "sleep 60"), shell(1, "exit 3")]);
+        let mut ranks = Ranks(vec![shell(0, "exec sleep 60"), shell(1, "exit 3")]);
         let pid = ranks.0[0].child.id();
         assert_eq!(wait(&mut ranks, Duration::from_millis(100)), 1);
         drop(ranks);
