@@ -95,7 +95,7 @@ fn packet(
         peers: scratch.peers,
         packets: packets as u32,
         slot,
-        half: slot * (inner.ranks - 1),
+        half: (scratch.half / 8) as u32,
         rank: inner.rank,
         ranks: inner.ranks,
         in_place,

@@ -139,7 +139,7 @@ fn one_shot(
         peers: scratch.peers,
         packets: packets as u32,
         slot,
-        half: slot * (inner.ranks - 1),
+        half: (scratch.half / 8) as u32,
         rank: inner.rank,
         ranks: inner.ranks,
         data_type: call.data_type as u32,

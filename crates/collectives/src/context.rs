@@ -52,6 +52,8 @@ pub(crate) struct Scratch {
     pub(crate) peers: Peers,
     /// Bytes a slot.
     pub(crate) slot: u64,
+    /// Bytes from the slots of the first half to those of the second, where a half has a slot a peer.
+    pub(crate) half: u64,
     /// Where the flags begin, in 8-byte words.
     pub(crate) flags: u32,
     _table: Option<Table>,
@@ -132,8 +134,8 @@ impl Context {
         let gather_direct = scratch(0, 0)?;
         let large = scratch(2 * one_shot, 0)?;
         if one_shot > 0 {
-            let shifts = near::shifts(communicator, &small.region, slot)?;
-            small.shift(&shifts, rank, ranks);
+            let places = near::places(communicator, &small.region, slot)?;
+            small.lie(&places, rank, ranks);
         }
         Ok(Context {
             one_shot: (one_shot > 0).then_some(OneShot { small, large }),
@@ -179,7 +181,8 @@ impl Scratch {
             inline: pointer_array(&pointers),
             table: table.as_ref().map_or(Global::null(), |t| Global::from_address(t.address)),
         };
-        Scratch { region, peers, slot, flags, _table: table }
+        let half = slot * ranks.saturating_sub(1) as u64;
+        Scratch { region, peers, slot, half, flags, _table: table }
     }
 }
 
@@ -189,11 +192,13 @@ fn circle(rank: u32, ranks: u32) -> impl Iterator<Item = u32> {
 }
 
 impl Scratch {
-    /// Every rank's slots begin so many bytes further on.
-    fn shift(&mut self, shifts: &[u64], rank: u32, ranks: u32) {
-        let base = |rank: u32| self.region.of(rank) + shifts.get(rank as usize).unwrap_or(&0);
+    /// Puts the slots where they are fast.
+    fn lie(&mut self, places: &near::Places, rank: u32, ranks: u32) {
+        let shift = |rank: u32| places.shifts.get(rank as usize).unwrap_or(&0);
+        let base = |rank: u32| self.region.of(rank) + shift(rank);
         let pointers: Vec<u64> = circle(rank, ranks).map(base).collect();
         self.peers.inline = pointer_array(&pointers);
+        self.half = places.half;
     }
 }
 

@@ -200,8 +200,9 @@ impl Tuning {
         use AllReduce as R;
         Tuning {
             all_reduce: vec![
-                rule(KIB, R::OneShotLl8, 1, 256),
-                rule(2 * KIB, R::OneShotLl8, 4, 128),
+                rule(KIB, R::OneShotLl8, 2, 128),
+                rule(2 * KIB, R::OneShotLl8, 8, 128),
+                rule(4 * KIB, R::OneShotLl8, 4, 256),
                 rule(64 * KIB, R::OneShotLl8, 64, 256),
                 rule(128 * KIB, R::OneShotLl16, 64, 256),
                 rule(256 * KIB, R::OneShotLl16, 64, 512),
