@@ -1,20 +1,11 @@
 //! Kernels: one that says that it runs, and then waits for what never comes; one that needs stacks.
 
 use mscclrs_core::{Communicator, register_launch_tag};
-use mscclrs_device::{
-    DeviceModule, Global, Guard, ImageSource, Kernel, Release, Sys, WaitKind, block_sync,
-    kernel_args, kernels, poll_acquire, thread_idx,
-};
+use mscclrs_device::{DeviceModule, Global, ImageSource, Kernel, block_sync, kernel_args, kernels};
 use mscclrs_gpu::{Buffer, Device, Function, Grid, MemoryKind, Result, Stream};
+use mscclrs_kernels::near::{NearArgs, near};
 
 static MODULE: DeviceModule = DeviceModule { name: "faults", source: ImageSource::Embedded(&[]) };
-
-kernel_args! {
-    pub struct StayArgs {
-        pub guard: Guard,
-        pub words: Global<u64>,
-    }
-}
 
 kernel_args! {
     pub struct MeetArgs {
@@ -28,16 +19,10 @@ kernels! {
         block_sync();
         Ok(())
     }
-    pub fn stay<>(args: StayArgs) threads 32 for { "" = <> } {
-        if thread_idx() == 0 {
-            args.words.store_atomic(Release, Sys, 1);
-            poll_acquire(&args.guard, args.words.at64(1), 1, WaitKind::Semaphore, 0, |v| v == 1)?;
-        }
-        Ok(())
-    }
 }
 
-/// The kernel, ready to be launched.
+/// One that waits: the kernel that hops to and fro, with nobody there to hop back. It exists for GPUs
+/// too.
 pub(crate) struct Stay {
     words: Buffer,
     function: Function,
@@ -48,15 +33,27 @@ impl Stay {
     pub(crate) fn new(communicator: &Communicator) -> Stay {
         let device = communicator.device();
         let words = device.alloc(16, MemoryKind::Host).unwrap();
-        let function = device.function(kernel("stay")).unwrap();
+        let function = device.function(near.instance("").unwrap()).unwrap();
         Stay { words, function, communicator: communicator.clone() }
     }
 
     pub(crate) fn launch(&self, stream: &Stream) {
         self.communicator.order(stream).unwrap();
-        let guard = self.communicator.guard(register_launch_tag("stay"));
-        let args = StayArgs { guard, words: Global::from_address(self.words.address()) };
-        // SAFETY: both words are in live memory: whoever launches keeps this until the kernel ends.
+        let args = NearArgs {
+            guard: self.communicator.guard(register_launch_tag("stay")),
+            there: Global::from_address(self.words.address()),
+            here: Global::from_address(self.words.address() + 8),
+            cycles: Global::null(),
+            count: 1,
+            step: 1,
+            half: 1,
+            _pad: 0,
+            // It waits for rank 0.
+            rank: 1,
+            measures: 1,
+        };
+        // SAFETY: both words are in live memory: whoever launches keeps this until the kernel ends. It
+        // never comes to write cycles.
         unsafe { stream.launch(&self.function, Grid::new(1, 32), &args).unwrap() };
     }
 

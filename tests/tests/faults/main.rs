@@ -4,6 +4,10 @@
 //! Every rank is a process: this binary, started again. The victim says when it is at its point; the
 //! watching test does it harm only then, and nothing waits for time to pass. Each cell of the matrix
 //! is a test of its own.
+//!
+//! With `FAULTS_DEVICE=cuda` the ranks of the matrix run on GPUs; then run one cell at a time, since
+//! processes that open GPUs side by side are slow. `in_destroy` is about the CPU device only, where a
+//! drop waits for kernels.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

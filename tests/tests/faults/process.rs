@@ -13,10 +13,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mscclrs_gpu::BackendKind;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tempfile::TempDir;
 
 const ROLE: &str = "FAULTS_ROLE";
+
+/// What the ranks of the matrix run on: the CPU device, or where `FAULTS_DEVICE` is cuda GPUs.
+pub(crate) fn kind() -> BackendKind {
+    let gpus = std::env::var("FAULTS_DEVICE").is_ok_and(|kind| kind == "cuda");
+    if gpus { BackendKind::Cuda } else { BackendKind::Cpu }
+}
 
 /// For a process to start, or to come to what takes it no time.
 pub(crate) const START: Duration = Duration::from_secs(30);

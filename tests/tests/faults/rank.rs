@@ -7,11 +7,11 @@ use anyhow::{Context, Result, bail, ensure};
 use mscclrs_collectives::{AllGather, AllReduce, Collectives, DataType, ReduceOp, Shape, Tuning};
 use mscclrs_core::bootstrap::{Address, Config, Secret};
 use mscclrs_core::{Communicator, LocalBootstrap, SymmetricBuffer, TcpBootstrap, UniqueId};
-use mscclrs_gpu::{BackendKind, Device, Stream};
+use mscclrs_gpu::{BackendKind, Device, Stream, device_count};
 
 use crate::kernel::Stay;
 use crate::matrix::{End, Point, RANKS, VICTIM};
-use crate::process::{Control, say};
+use crate::process::{Control, kind, say};
 use crate::traces::Held;
 
 const BYTES: u64 = 4096;
@@ -60,10 +60,17 @@ pub(crate) fn run(role: &str, control: &Control) {
     }
 }
 
+/// A device for a rank, which ranks share where there are fewer GPUs.
+fn device(rank: u32) -> Result<Device> {
+    let kind = kind();
+    let ordinal = if kind == BackendKind::Cuda { rank % device_count(kind)?.max(1) } else { rank };
+    Ok(Device::open(kind, ordinal)?)
+}
+
 /// A group of one.
 fn alone() -> Result<()> {
     let bootstrap = LocalBootstrap::create(1, Duration::from_secs(10)).remove(0);
-    let device = Device::open(BackendKind::Cpu, 0)?;
+    let device = device(0)?;
     let member = Member::new(Communicator::new(Arc::new(bootstrap), device)?)?;
     let memory = member.memory()?;
     let graph = member.stream.capture(|_| member.launch(&memory))?;
@@ -108,7 +115,7 @@ impl Role<'_> {
         }
         let bootstrap = Arc::new(TcpBootstrap::new(self.config())?);
         self.reach(Point::AfterRendezvous);
-        let device = Device::open(BackendKind::Cpu, self.rank)?;
+        let device = device(self.rank)?;
         let communicator = Communicator::new(bootstrap, device)?;
         if self.point == Point::Elsewhere {
             self.here();
@@ -208,7 +215,7 @@ impl Role<'_> {
     fn second_group(&self) -> Result<()> {
         let rank = self.rank - u32::from(self.rank > VICTIM);
         let bootstrap = TcpBootstrap::new(Config::new(rank, RANKS - 1, self.next.clone()))?;
-        let device = Device::open(BackendKind::Cpu, rank)?;
+        let device = device(rank)?;
         let member = Member::new(Communicator::new(Arc::new(bootstrap), device)?)?;
         let memory = member.memory()?;
         (0..3).try_for_each(|seed| member.reduces(&memory, seed))?;
