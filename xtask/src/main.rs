@@ -1,12 +1,16 @@
 //! The project's automation: `cargo xtask ptx`, `cargo xtask test`, `cargo xtask gpu bundle`,
-//! `cargo xtask environment`, `cargo xtask performance`, `cargo xtask soak`.
+//! `cargo xtask environment`, `cargo xtask performance`, `cargo xtask soak`, `cargo xtask fuzz`,
+//! `cargo xtask tsan`.
 //!
 //! It depends on no crate that embeds device files, so that it builds when these are missing.
 
 mod bundle;
+mod corpus;
 #[cfg(test)]
 mod docs;
 mod environment;
+mod fuzz;
+mod nightly;
 mod page;
 mod performance;
 mod programs;
@@ -17,6 +21,7 @@ mod soak;
 mod sources;
 mod steps;
 mod test;
+mod tsan;
 
 use std::process::ExitCode;
 
@@ -36,6 +41,21 @@ enum Command {
         /// Change nothing: fail if the page is not what the registry makes
         #[arg(long)]
         check: bool,
+    },
+    /// Fuzz a parser of what comes from outside, with libFuzzer (needs nightly and a C++ compiler)
+    Fuzz {
+        /// What to fuzz
+        #[arg(value_parser = fuzz::target_name, required_unless_present = "list")]
+        target: Option<String>,
+        /// For how long
+        #[arg(value_parser = clap::value_parser!(u32).range(1..), default_value_t = 60)]
+        seconds: u32,
+        /// Make the target's corpus anew of what was found, instead
+        #[arg(long)]
+        merge: bool,
+        /// Name the targets
+        #[arg(long)]
+        list: bool,
     },
     /// For machines with GPUs
     Gpu {
@@ -78,6 +98,8 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Run tests of the host's code under ThreadSanitizer (needs nightly)
+    Tsan,
 }
 
 #[derive(Subcommand)]
@@ -90,6 +112,13 @@ fn main() -> ExitCode {
     let result = match Options::parse().command {
         Command::Environment { check: true } => environment::check(),
         Command::Environment { check: false } => environment::write(),
+        Command::Fuzz { target: Some(target), merge: true, list: false, .. } => {
+            fuzz::merge(&target)
+        }
+        Command::Fuzz { target: Some(target), seconds, list: false, .. } => {
+            fuzz::fuzz(&target, seconds)
+        }
+        Command::Fuzz { .. } => fuzz::list(),
         Command::Gpu { command: GpuCommand::Bundle } => bundle::bundle(),
         Command::Performance { check: true } => performance::check(),
         Command::Performance { check: false } => performance::write(),
@@ -98,6 +127,7 @@ fn main() -> ExitCode {
         Command::Soak { name, rounds, device } => soak::run(&name, rounds, &device),
         Command::Test { only: _, list: true } => test::list(),
         Command::Test { only, list: false } => test::run(&only),
+        Command::Tsan => tsan::tsan(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -127,7 +127,7 @@ impl Receives {
     /// Sends at once; does not wait for the receiver.
     pub(crate) fn send(&self, peer: u32, tag: u32, kind: Kind, message: &[u8]) -> Result<()> {
         let number = self.channel(peer, tag, |channel| channel.sent)?;
-        let message = Writer::new().u8(kind as u8).u64(number).bytes(message).finish();
+        let message = write_message(message, kind, number);
         self.bootstrap.send(peer, FUTURE_TAGS | tag, &message)?;
         self.channel(peer, tag, |channel| channel.sent += 1)
     }
@@ -231,7 +231,11 @@ impl Queue {
     }
 }
 
-fn parse_message(message: &[u8], kind: Kind, number: u64) -> Result<&[u8]> {
+pub(crate) fn write_message(body: &[u8], kind: Kind, number: u64) -> Vec<u8> {
+    Writer::new().u8(kind as u8).u64(number).bytes(body).finish()
+}
+
+pub(crate) fn parse_message(message: &[u8], kind: Kind, number: u64) -> Result<&[u8]> {
     let mut reader = Reader::new("message of a peer", message);
     let (code, sent) = (reader.u8("kind")?, reader.u64("number")?);
     if sent != number {

@@ -10,6 +10,9 @@ mod endpoint;
 mod error;
 mod fd_service;
 mod future;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod launch;
 mod liveness;
 pub mod logging;

@@ -12,6 +12,8 @@
 
 mod exit;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;
 

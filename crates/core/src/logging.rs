@@ -34,7 +34,7 @@ pub(crate) fn begin() -> Result<()> {
     Ok(())
 }
 
-fn read(source: Source<'_>) -> Result<Option<Settings>> {
+pub(crate) fn read(source: Source<'_>) -> Result<Option<Settings>> {
     let level = match &env::DEBUG.choice_in(source)? {
         Some(word) => Some(*word),
         None => foreign::MSCCLPP_LOG_LEVEL.choice_in(source)?,

@@ -242,10 +242,7 @@ impl Communicator {
         message.u64(lease.number).u64(lease.offset());
         lease.slab.export.write(&mut message);
         let released = shared.tokens.with(|pool| pool.to_tell.remove(&peer)).unwrap_or_default();
-        message.u64(released.len() as u64);
-        for &number in &released {
-            message.u64(number);
-        }
+        message.list(&released);
         if let Err(error) = shared.receives.send(peer, tag, Kind::Semaphore, &message.finish()) {
             shared.tokens.with(|pool| {
                 pool.to_tell.entry(peer).or_default().extend(released);
@@ -267,20 +264,45 @@ impl Communicator {
     }
 }
 
-impl Remote {
-    fn read(shared: &Shared, peer: u32, message: &[u8]) -> Result<Remote> {
+/// What a peer gives: the token that this rank signals, and which of this rank's it has let go of.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Given {
+    number: u64,
+    offset: u64,
+    pub(crate) offered: Offered,
+    released: Vec<u64>,
+}
+
+impl Given {
+    pub(crate) fn read(message: &[u8]) -> Result<Given> {
         let mut reader = Reader::new("semaphore of a peer", message);
         let (number, offset) = (reader.u64("number")?, reader.u64("offset")?);
         let offered = Offered::read(&mut reader)?;
-        let count = reader.u64("released")?;
-        for _ in 0..count {
-            shared.tokens.peer_let_go(peer, reader.u64("released")?)?;
-        }
+        let released = reader.list("released", message.len() as u64 / TOKEN_BYTES)?;
         reader.end()?;
         let bytes = offered.handle.bytes;
         let end = offset.checked_add(TOKEN_BYTES);
         if offset % TOKEN_BYTES != 0 || end.is_none_or(|end| end > bytes) {
             return Err(reader.fail("offset", format!("no token lies at {offset} of {bytes}")));
+        }
+        Ok(Given { number, offset, offered, released })
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn write(&self, offered: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut message = Writer::new();
+        message.u64(self.number).u64(self.offset);
+        offered(&mut message);
+        message.list(&self.released).finish()
+    }
+}
+
+impl Remote {
+    fn read(shared: &Shared, peer: u32, message: &[u8]) -> Result<Remote> {
+        // Nothing is done before all of it was understood.
+        let Given { number, offset, offered, released } = Given::read(message)?;
+        for released in released {
+            shared.tokens.peer_let_go(peer, released)?;
         }
         let slab = shared.import(peer, &offered)?;
         Ok(Remote { peer, number, slab, offset })
@@ -397,5 +419,35 @@ mod tests {
             tokens.peer_let_go(1 - comm.rank(), lease.number).unwrap();
             comm.bootstrap().barrier().unwrap();
         });
+    }
+
+    #[test]
+    fn a_message_with_anything_wrong_is_refused_before_it_lets_go_of_tokens() {
+        let handle = mscclrs_gpu::ExportedHandle {
+            kind: mscclrs_gpu::HandleKind::Fabric,
+            device_uuid: [0; 16],
+            allocation: 1,
+            allocation_bytes: 64,
+            offset: 0,
+            bytes: 64,
+            payload: vec![0; 84],
+        };
+        let offered = Offered { handle, ticket: None };
+        let message = |offset, released: &[u64]| {
+            let mut message = Writer::new();
+            message.u64(3).u64(offset);
+            offered.write(&mut message);
+            message.list(released).finish()
+        };
+        let whole = message(56, &[1, 2]);
+        assert_eq!(Given::read(&whole).unwrap().released, [1, 2]);
+        for length in 0..whole.len() {
+            assert!(Given::read(&whole[..length]).is_err(), "{length}");
+        }
+        assert!(Given::read(&[&whole[..], &[0]].concat()).is_err());
+        for offset in [1, 57, 64, u64::MAX] {
+            let error = Given::read(&message(offset, &[1])).unwrap_err().to_string();
+            assert!(error.contains("no token lies at"), "{error}");
+        }
     }
 }

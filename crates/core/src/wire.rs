@@ -47,6 +47,18 @@ impl Writer {
         self
     }
 
+    /// Text of at most `limit` bytes; the rest is cut.
+    pub(crate) fn text(&mut self, value: &str, limit: u64) -> &mut Self {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.bytes(&value.as_bytes()[..value.floor_char_boundary(limit.min(value.len()))])
+    }
+
+    /// Numbers, after their count.
+    pub(crate) fn list(&mut self, values: &[u64]) -> &mut Self {
+        self.u64(values.len() as u64);
+        values.iter().fold(self, |writer, &value| writer.u64(value))
+    }
+
     pub(crate) fn handle(&mut self, handle: &ExportedHandle) -> &mut Self {
         self.u8(kind_code(handle.kind))
             .array(&handle.device_uuid)
@@ -122,6 +134,25 @@ impl<'a> Reader<'a> {
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err(self.fail(field, "not UTF-8")),
         }
+    }
+
+    /// 0 or 1.
+    pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(self.fail(field, format!("{other} is neither 0 nor 1"))),
+        }
+    }
+
+    /// At most `limit` numbers. A count that is not there takes no memory.
+    pub(crate) fn list(&mut self, field: &'static str, limit: u64) -> Result<Vec<u64>> {
+        let count = self.u64(field)?;
+        if count > limit {
+            return Err(self.fail(field, format!("{count} numbers; at most {limit} are allowed")));
+        }
+        let (words, _) = self.take(field, count.saturating_mul(8))?.as_chunks();
+        Ok(words.iter().copied().map(u64::from_le_bytes).collect())
     }
 
     pub(crate) fn handle(&mut self) -> Result<ExportedHandle> {
@@ -216,6 +247,25 @@ mod tests {
             let bytes = Writer::new().handle(&handle).finish();
             assert!(Reader::new("test", &bytes).handle().is_err(), "{handle:?}");
         }
+    }
+
+    #[test]
+    fn texts_lists_and_flags_are_held_to_their_limits() {
+        let bytes = Writer::new().text("aé", 2).list(&[1, u64::MAX]).u8(1).finish();
+        let mut reader = Reader::new("test", &bytes);
+        assert_eq!(reader.text("text", 2).unwrap(), "a");
+        assert_eq!(reader.list("list", 2).unwrap(), [1, u64::MAX]);
+        assert!(reader.flag("flag").unwrap());
+        reader.end().unwrap();
+        let list = |count: u64, limit| {
+            let bytes = Writer::new().u64(count).u64(5).finish();
+            Reader::new("test", &bytes).list("list", limit).unwrap_err().to_string()
+        };
+        assert!(list(2, 1).contains("at most 1 are allowed"));
+        assert!(list(2, 2).contains("16 bytes expected, 8 are left"));
+        assert!(list(u64::MAX, u64::MAX).contains("are left"));
+        let error = Reader::new("test", &[2]).flag("flag").unwrap_err().to_string();
+        assert!(error.contains("2 is neither 0 nor 1"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,9 @@
 
 mod error;
 pub mod foreign;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod internal;
 mod source;
 mod table;

@@ -14,6 +14,9 @@ mod cuda;
 mod device;
 mod error;
 mod event;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod graph;
 mod handle;
 mod limits;

@@ -1,4 +1,4 @@
-//! The accepting side of connections: nothing of a stranger is read beyond a nonce and a proof.
+//! The accepting side of connections, until they are strangers no more.
 //!
 //! Handshakes run side by side on the watcher's thread, never block, and each has a deadline. Their
 //! number is bounded: a new connection pushes out the oldest one that has not proved the secret, so
@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send, sockopt};
 
 use super::address::is_near;
-use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
+use super::handshake::{Handshake, Line};
+use super::secret::{NONCE, Secret, nonce};
 use super::socket;
 use crate::Result;
 use crate::starved::Starved;
@@ -25,14 +26,8 @@ use crate::watcher::{Watch, Watched};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How many may be at it at a time.
 const PENDING: usize = 256;
-/// The longest first message.
-pub(super) const MAX_FIRST: usize = 64 << 10;
 /// Keys below are listeners.
 const FIRST_KEY: u32 = 64;
-
-/// Answers the proof of one who knows the secret, or of one who does not.
-pub(super) const WELCOME: u8 = 1;
-pub(super) const REFUSED: u8 = 0;
 
 /// Listening sockets and the connections that are still strangers.
 pub(super) struct Acceptor {
@@ -61,16 +56,7 @@ pub(super) struct Accepted {
 struct Pending {
     socket: Watched,
     deadline: Instant,
-    step: Step,
-    buffer: Vec<u8>,
-    want: usize,
-}
-
-enum Step {
-    Hello,
-    Proof(Nonces),
-    Length,
-    First,
+    handshake: Handshake,
 }
 
 impl Acceptor {
@@ -109,7 +95,7 @@ impl Acceptor {
             return None;
         }
         let mut pending = state.pending.remove(&key)?;
-        match pending.advance(&self.secret) {
+        match pending.handshake.advance(&pending.socket, &self.secret) {
             Ok(Some(first)) => Some(Accepted { key, socket: pending.socket, first }),
             Ok(None) => {
                 state.pending.insert(key, pending);
@@ -136,7 +122,7 @@ impl Acceptor {
 
     /// Whether somebody who proved the secret has not said yet what it wants.
     pub(super) fn has_proved(&self) -> bool {
-        self.lock().pending.values().any(|pending| !pending.is_stranger())
+        self.lock().pending.values().any(|pending| !pending.handshake.is_stranger())
     }
 
     /// How many came with a wrong secret.
@@ -188,9 +174,7 @@ impl Acceptor {
             let pending = Pending {
                 socket,
                 deadline: Instant::now() + HANDSHAKE,
-                step: Step::Hello,
-                buffer: Vec::new(),
-                want: MAGIC.len() + NONCE,
+                handshake: Handshake::new(),
             };
             state.pending.insert(key, pending);
         }
@@ -204,7 +188,8 @@ impl Acceptor {
 impl State {
     /// Drops the oldest that has not proved the secret; those that have end by their deadline.
     fn push_out(&mut self) -> bool {
-        let oldest = self.pending.iter().find(|(_, p)| p.is_stranger()).map(|(&key, _)| key);
+        let stranger = |(_, pending): &(_, &Pending)| pending.handshake.is_stranger();
+        let oldest = self.pending.iter().find(stranger).map(|(&key, _)| key);
         oldest.and_then(|key| self.pending.remove(&key)).is_some()
     }
 
@@ -231,83 +216,21 @@ impl State {
     }
 }
 
-impl Pending {
-    fn is_stranger(&self) -> bool {
-        matches!(self.step, Step::Hello | Step::Proof(_))
+impl Line for Watched {
+    fn recv_now(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        socket::recv_now(self.as_fd(), buffer)
     }
 
-    /// Reads what is there, never more than the step at hand needs; gives the first message when
-    /// it is complete.
-    fn advance(&mut self, secret: &Secret) -> io::Result<Option<Vec<u8>>> {
-        loop {
-            if !self.fill()? {
-                return Ok(None);
-            }
-            let got = std::mem::take(&mut self.buffer);
-            match &self.step {
-                Step::Hello => {
-                    let (magic, connecting) = got.split_at(MAGIC.len());
-                    let Ok(connecting) = connecting.try_into() else { return Err(stranger()) };
-                    if magic != MAGIC {
-                        return Err(stranger());
-                    }
-                    let accepting = nonce().map_err(io::Error::other)?;
-                    self.reply(&accepting)?;
-                    self.next(Step::Proof(Nonces { connecting, accepting }), PROOF);
-                }
-                Step::Proof(nonces) => {
-                    if !secret.verify(Role::Connecting, nonces, &got) {
-                        // So that it can tell a wrong secret from a busy host.
-                        self.reply(&[REFUSED])?;
-                        return Err(io::ErrorKind::PermissionDenied.into());
-                    }
-                    let proof = secret.prove(Role::Accepting, nonces);
-                    self.reply(&[&[WELCOME], &proof[..]].concat())?;
-                    self.next(Step::Length, 4);
-                }
-                Step::Length => {
-                    let length = got.try_into().map_err(|_| stranger())?;
-                    let length = u32::from_le_bytes(length) as usize;
-                    if length == 0 || length > MAX_FIRST {
-                        return Err(stranger());
-                    }
-                    self.next(Step::First, length);
-                }
-                Step::First => return Ok(Some(got)),
-            }
-        }
-    }
-
-    fn next(&mut self, step: Step, want: usize) {
-        self.step = step;
-        self.want = want;
-    }
-
-    /// Whether all that the step needs is there.
-    fn fill(&mut self) -> io::Result<bool> {
-        while self.buffer.len() < self.want {
-            let mut chunk = [0; 4096];
-            let room = chunk.len().min(self.want - self.buffer.len());
-            match socket::recv_now(self.socket.as_fd(), &mut chunk[..room])? {
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(count) => self.buffer.extend_from_slice(&chunk[..count]),
-                None => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// A few bytes, which an empty socket has room for.
     fn reply(&self, bytes: &[u8]) -> io::Result<()> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match send(&self.socket, bytes, flags) {
+        match send(self, bytes, flags) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
             Err(error) => Err(error.into()),
         }
     }
-}
 
-fn stranger() -> io::Error {
-    io::ErrorKind::InvalidData.into()
+    fn nonce(&self) -> io::Result<[u8; NONCE]> {
+        nonce().map_err(io::Error::other)
+    }
 }

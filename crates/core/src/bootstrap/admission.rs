@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::join::{MAX_VERDICT, Report, Verdict, take_frame};
+use super::join::{self, MAX_VERDICT, Report, Verdict, take_frame};
 use super::socket;
 use crate::Result;
 use crate::watcher::{Watch, Watched};
@@ -67,14 +67,11 @@ impl Admission {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some((_, socket)) = &state.socket else { return true };
-        let mut chunk = [0; 4096];
-        let ended = loop {
-            match socket::recv_now(socket.as_fd(), &mut chunk) {
-                Ok(None) => break None,
-                Ok(Some(0)) => break Some("it hung up before all ranks had come together".into()),
-                Ok(Some(count)) => state.inbox.extend_from_slice(&chunk[..count]),
-                Err(error) => break Some(format!("its connection failed: {error}")),
-            }
+        let recv_now = |buffer: &mut [u8]| socket::recv_now(socket.as_fd(), buffer);
+        let ended = match join::fill(&mut state.inbox, MAX_VERDICT, recv_now) {
+            Ok(true) => None,
+            Ok(false) => Some("it hung up before all ranks had come together".into()),
+            Err(error) => Some(format!("its connection failed: {error}")),
         };
         let damaged = loop {
             match take_frame(&mut state.inbox, MAX_VERDICT)

@@ -9,18 +9,17 @@
 //! Messages of a pair keep their order; call number and kind travel along to tell ranks that are in
 //! different calls, and what is left of a call that failed is skipped by the next.
 
+pub(super) mod message;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::message::{BLOCK_HEAD, Blocks, Failure, HEAD, Kind, by_rank};
 use super::Bootstrap;
 use super::mailbox::{Key, Missed};
-use super::wire::{Damaged, Reader, Writer};
+use super::wire::{Damaged, Reader};
 use crate::tree::{children, depth, height, parent};
 use crate::{Error, Result};
-
-/// Bytes in front of each block, and of all of them.
-const BLOCK_HEAD: usize = 12;
-const HEAD: usize = 14;
 
 /// How much longer a rank waits for each step of the tree that is before it.
 const STEP: Duration = Duration::from_millis(100);
@@ -85,22 +84,6 @@ impl Call {
 #[derive(Default)]
 pub(super) struct Turn(Mutex<u64>);
 
-/// What all ranks do together.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Gather = 1,
-    Barrier = 2,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Gather => "all_gather",
-            Kind::Barrier => "barrier",
-        }
-    }
-}
-
 pub(super) fn all_gather(post: &impl Post, turn: &Turn, data: &[u8]) -> Result<Vec<Vec<u8>>> {
     let call = Call::new(Kind::Gather.name(), post.timeout());
     call.check_length(post.rank(), post.rank(), data.len())?;
@@ -115,15 +98,6 @@ pub(super) fn all_gather(post: &impl Post, turn: &Turn, data: &[u8]) -> Result<V
 pub(super) fn barrier(post: &impl Post, turn: &Turn) -> Result<()> {
     let call = Call::new(Kind::Barrier.name(), post.timeout());
     Step::new(post, &call, turn, Kind::Barrier).run(Vec::new()).map(|_| ())
-}
-
-/// What ranks gave, each with its number.
-type Blocks = Vec<(u32, Vec<u8>)>;
-
-fn by_rank(mut blocks: Blocks, world_size: u32) -> std::result::Result<Vec<Vec<u8>>, Damaged> {
-    blocks.sort_unstable_by_key(|(rank, _)| *rank);
-    let whole = blocks.iter().map(|(rank, _)| *rank).eq(0..world_size);
-    if whole { Ok(blocks.into_iter().map(|(_, block)| block).collect()) } else { Err(Damaged) }
 }
 
 /// One call of all ranks, on this one.
@@ -150,7 +124,7 @@ impl<'a, P: Post> Step<'a, P> {
             None => collected,
             Some(parent) => self.report(parent, collected),
         };
-        let message = self.message(&outcome);
+        let message = message::write(self.kind, self.number, &outcome);
         let mut told = Ok(());
         for child in children(rank, n) {
             // Both are told, whatever becomes of the first. A child that has given its part and is
@@ -192,7 +166,7 @@ impl<'a, P: Post> Step<'a, P> {
         collected: std::result::Result<Blocks, Failure>,
     ) -> std::result::Result<Blocks, Failure> {
         let (rank, n) = (self.post.rank(), self.post.world_size());
-        let message = self.message(&collected);
+        let message = message::write(self.kind, self.number, &collected);
         if let Err(error) = self.post.post(parent, Key::Collective, &message, self.call) {
             let mine = collected.err().unwrap_or_else(|| Failure::of(error, rank));
             // A parent that ended this call before this rank came to it has said why, and left.
@@ -228,7 +202,7 @@ impl<'a, P: Post> Step<'a, P> {
             let protocol = |why| Failure::Protocol { rank, peer: from, why };
             let damaged = |Damaged| protocol("sent a damaged collective message".into());
             let mut reader = Reader(&message);
-            let (kind, number) = read_head(&mut reader).map_err(damaged)?;
+            let (kind, number) = message::read_head(&mut reader).map_err(damaged)?;
             if number < self.number {
                 // Left over from a call that failed here.
                 continue;
@@ -236,10 +210,8 @@ impl<'a, P: Post> Step<'a, P> {
             if kind != Some(self.kind) || number != self.number {
                 return Err(protocol(self.differs(kind, number)));
             }
-            return match Failure::read(&mut reader).map_err(damaged)? {
-                Some(failure) => Err(failure),
-                None => read_blocks(reader, self.post.world_size()).map_err(damaged),
-            };
+            return message::read_outcome(reader, self.kind, self.post.world_size())
+                .map_err(damaged)?;
         }
     }
 
@@ -250,117 +222,6 @@ impl<'a, P: Post> Step<'a, P> {
             kind.map_or("something unknown", Kind::name),
             self.number
         )
-    }
-
-    fn message(&self, outcome: &std::result::Result<Blocks, Failure>) -> Vec<u8> {
-        let head = Writer::default().u8(self.kind as u8).u64(self.number);
-        match outcome {
-            Err(failure) => failure.write(head).0,
-            Ok(blocks) => {
-                let mut writer = head.u8(0).u32(blocks.len() as u32);
-                for (rank, block) in blocks {
-                    writer = writer.u32(*rank).u64(block.len() as u64);
-                    writer.0.extend_from_slice(block);
-                }
-                writer.0
-            }
-        }
-    }
-}
-
-fn read_head(reader: &mut Reader<'_>) -> std::result::Result<(Option<Kind>, u64), Damaged> {
-    let kind = match reader.u8()? {
-        1 => Some(Kind::Gather),
-        2 => Some(Kind::Barrier),
-        _ => None,
-    };
-    Ok((kind, reader.u64()?))
-}
-
-fn read_blocks(mut reader: Reader<'_>, most: u32) -> std::result::Result<Blocks, Damaged> {
-    let count = reader.u32()?;
-    if count > most {
-        return Err(Damaged);
-    }
-    let block = |_| {
-        let (rank, length) = (reader.u32()?, reader.u64()?);
-        let length = usize::try_from(length).map_err(|_| Damaged)?;
-        Ok((rank, reader.bytes(length)?.to_vec()))
-    };
-    let blocks = (0..count).map(block).collect::<std::result::Result<_, Damaged>>()?;
-    reader.end()?;
-    Ok(blocks)
-}
-
-/// What ends a call on all ranks.
-enum Failure {
-    /// `rank` waited for `peer`, which did not come.
-    Deadline { rank: u32, peer: u32, waited: Duration },
-    /// `rank` saw that `peer` is gone.
-    Gone { rank: u32, peer: u32, why: String },
-    /// `rank` got from `peer` what it cannot use.
-    Protocol { rank: u32, peer: u32, why: String },
-}
-
-impl Failure {
-    /// `here` is this rank, whose own trouble the error is if it names nobody.
-    fn of(error: Error, here: u32) -> Failure {
-        match error {
-            Error::Deadline { rank, peer, waited, .. } => Failure::Deadline { rank, peer, waited },
-            Error::PeerGone { rank, peer, why, .. } => Failure::Gone { rank, peer, why },
-            Error::Protocol { rank, peer, why, .. } => Failure::Protocol { rank, peer, why },
-            other => Failure::Protocol { rank: here, peer: here, why: format!("failed: {other}") },
-        }
-    }
-
-    /// The rank whose finding it is.
-    fn found_by(&self) -> u32 {
-        match self {
-            Failure::Deadline { rank, .. }
-            | Failure::Gone { rank, .. }
-            | Failure::Protocol { rank, .. } => *rank,
-        }
-    }
-
-    fn into_error(self, call: &Call) -> Error {
-        let operation = call.operation.clone();
-        match self {
-            Failure::Deadline { rank, peer, waited } => {
-                Error::Deadline { operation, rank, peer, waited }
-            }
-            Failure::Gone { rank, peer, why } => Error::PeerGone { operation, rank, peer, why },
-            Failure::Protocol { rank, peer, why } => Error::Protocol { operation, rank, peer, why },
-        }
-    }
-
-    fn write(&self, writer: Writer) -> Writer {
-        match self {
-            Failure::Deadline { rank, peer, waited } => {
-                let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-                writer.u8(1).u32(*rank).u32(*peer).u64(ms)
-            }
-            Failure::Gone { rank, peer, why } => writer.u8(2).u32(*rank).u32(*peer).text(why),
-            Failure::Protocol { rank, peer, why } => writer.u8(3).u32(*rank).u32(*peer).text(why),
-        }
-    }
-
-    /// None where the message brings blocks.
-    fn read(reader: &mut Reader<'_>) -> std::result::Result<Option<Failure>, Damaged> {
-        let code = reader.u8()?;
-        if code == 0 {
-            return Ok(None);
-        }
-        let (rank, peer) = (reader.u32()?, reader.u32()?);
-        let failure = match code {
-            1 => Failure::Deadline { rank, peer, waited: Duration::from_millis(reader.u64()?) },
-            2 => Failure::Gone { rank, peer, why: reader.text()? },
-            3 => Failure::Protocol { rank, peer, why: reader.text()? },
-            _ => return Err(Damaged),
-        };
-        if !reader.0.is_empty() {
-            return Err(Damaged);
-        }
-        Ok(Some(failure))
     }
 }
 
@@ -500,34 +361,5 @@ mod tests {
             // busy makes them.
             assert!((0..5).any(|_| named_by_all(late)), "{late}");
         }
-    }
-
-    #[test]
-    fn every_damaged_message_is_an_error() {
-        on_ranks(3, LONG, |rank| {
-            let n = 3;
-            let call = Call::new("all_gather", LONG);
-            let step = Step::new(rank, &call, &rank.turn, Kind::Gather);
-            let blocks = vec![(0, vec![1, 2, 3]), (1, Vec::new()), (2, vec![4])];
-            let message = step.message(&Ok(blocks.clone()));
-            let read = |bytes: &[u8]| {
-                let mut reader = Reader(bytes);
-                read_head(&mut reader)?;
-                match Failure::read(&mut reader)? {
-                    Some(_) => Ok(Vec::new()),
-                    None => read_blocks(reader, n),
-                }
-            };
-            assert_eq!(read(&message).unwrap(), blocks);
-            assert!((0..message.len()).all(|cut| read(&message[..cut]).is_err()));
-            assert!(read(&[&message[..], &[0]].concat()).is_err());
-            let twice = vec![(0, Vec::new()), (0, Vec::new()), (2, Vec::new())];
-            assert_eq!(by_rank(twice, n), Err(Damaged));
-            assert!(by_rank(blocks, n).is_ok());
-            let failure = Failure::Gone { rank: 1, peer: 2, why: "x".into() };
-            let message = step.message(&Err(failure));
-            assert!(read(&message).is_ok());
-            assert!((0..message.len()).all(|cut| read(&message[..cut]).is_err()));
-        });
     }
 }

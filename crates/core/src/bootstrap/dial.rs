@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::acceptor::{REFUSED, WELCOME};
+use super::handshake::{REFUSED, WELCOME};
 use super::secret::{MAGIC, NONCE, Nonces, PROOF, Role, Secret, nonce};
 use super::socket;
 

@@ -1,5 +1,6 @@
 //! What ranks and the rendezvous say to each other once the secret is proved.
 
+use std::io;
 use std::net::SocketAddr;
 
 use super::verdict::RendezvousError;
@@ -14,6 +15,14 @@ pub(super) const STREAM: u8 = 3;
 pub(super) const MAX_VERDICT: usize = 1 << 20;
 /// The longest report.
 pub(super) const MAX_REPORT: usize = 64 << 10;
+
+/// Most addresses that a rank listens at.
+pub(super) const MAX_ADDRESSES: u8 = 8;
+/// Names of builds are cut to this many bytes, and what says why ranks did not meet to so many.
+pub(super) const MAX_BUILD: u16 = 256;
+pub(super) const MAX_WHY: u16 = 4096;
+/// A parent and two children.
+const MAX_NEIGHBOURS: u32 = 3;
 
 /// What all ranks learn of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +45,7 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let head = Writer::default().u8(JOIN).text(&self.build).u32(self.rank);
+        let head = Writer::default().u8(JOIN).text(&self.build, MAX_BUILD).u32(self.rank);
         head.u32(self.world_size).u64(self.remaining_ms).0
     }
 
@@ -46,7 +55,7 @@ impl Join {
         if reader.u8()? != JOIN {
             return Err(Damaged);
         }
-        let build = reader.text()?;
+        let build = reader.text(MAX_BUILD)?;
         let (rank, world_size, remaining_ms) = (reader.u32()?, reader.u32()?, reader.u64()?);
         if build == super::build() {
             reader.end()?;
@@ -58,12 +67,12 @@ impl Join {
 
 impl Peer {
     pub(super) fn encode(&self, writer: Writer) -> Writer {
-        writer.addresses(&self.addresses).u64(self.host_id).u64(self.process_id)
+        writer.addresses(&self.addresses, MAX_ADDRESSES).u64(self.host_id).u64(self.process_id)
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Peer, Damaged> {
         Ok(Peer {
-            addresses: reader.addresses()?,
+            addresses: reader.addresses(MAX_ADDRESSES)?,
             host_id: reader.u64()?,
             process_id: reader.u64()?,
         })
@@ -88,7 +97,7 @@ impl Report {
         framed(match self {
             Report::Reachable(peer) => peer.encode(writer.u8(1)),
             Report::Connected => writer.u8(2),
-            Report::Failed { peer, why } => writer.u8(3).u32(*peer).text(why),
+            Report::Failed { peer, why } => writer.u8(3).u32(*peer).text(why, MAX_WHY),
         })
     }
 
@@ -97,7 +106,7 @@ impl Report {
         let report = match reader.u8()? {
             1 => Report::Reachable(Peer::decode(&mut reader)?),
             2 => Report::Connected,
-            3 => Report::Failed { peer: reader.u32()?, why: reader.text()? },
+            3 => Report::Failed { peer: reader.u32()?, why: reader.text(MAX_WHY)? },
             _ => return Err(Damaged),
         };
         reader.end()?;
@@ -136,6 +145,9 @@ impl Verdict {
             1 => Verdict::Failed(RendezvousError::decode(&mut reader)?),
             2 => {
                 let count = reader.u32()?;
+                if count > MAX_NEIGHBOURS {
+                    return Err(Damaged);
+                }
                 let peer = |_| Ok((reader.u32()?, Peer::decode(&mut reader)?));
                 Verdict::Neighbours((0..count).map(peer).collect::<Result<_, Damaged>>()?)
             }
@@ -150,6 +162,27 @@ impl Verdict {
 /// With its length in front, as all messages between a rank and the rendezvous are.
 pub(super) fn framed(message: Writer) -> Vec<u8> {
     [&(message.0.len() as u32).to_le_bytes()[..], &message.0].concat()
+}
+
+/// Takes in what has come, but no more than the longest message and its length, so that a full inbox
+/// always has a message to take; the rest stays in the socket. False at the end of the connection.
+pub(super) fn fill(
+    inbox: &mut Vec<u8>,
+    most: usize,
+    mut recv_now: impl FnMut(&mut [u8]) -> io::Result<Option<usize>>,
+) -> io::Result<bool> {
+    let mut chunk = [0; 4096];
+    loop {
+        let room = chunk.len().min((4 + most).saturating_sub(inbox.len()));
+        if room == 0 {
+            return Ok(true);
+        }
+        match recv_now(&mut chunk[..room])? {
+            None => return Ok(true),
+            Some(0) => return Ok(false),
+            Some(count) => inbox.extend_from_slice(&chunk[..count]),
+        }
+    }
 }
 
 /// Takes the first whole message out of what came.
@@ -187,6 +220,39 @@ mod tests {
         let other = Join { build: "9.9.9".into(), ..join };
         let longer = [&other.encode()[..], b"what only that build knows"].concat();
         assert_eq!(Join::decode(&longer).unwrap(), other);
+    }
+
+    #[test]
+    fn the_longest_message_gets_in_however_it_is_cut_and_nothing_longer() {
+        const MOST: usize = 5000;
+        let message = |length: usize| framed(Writer(vec![7; length]));
+        let sent = [message(MOST), message(3), message(MOST), message(0)].concat();
+        for cut in (1..10).chain(4090..4100).chain(MOST - 8..MOST + 12) {
+            let (mut inbox, mut lengths) = (Vec::new(), Vec::new());
+            let mut waiting = sent.chunks(cut).map(<[u8]>::to_vec);
+            let mut socket = Vec::new();
+            let mut open = true;
+            while open {
+                socket.extend(waiting.next().unwrap_or_default());
+                let has_ended = waiting.len() == 0;
+                let recv_now = |buffer: &mut [u8]| {
+                    let count = buffer.len().min(socket.len());
+                    buffer[..count].copy_from_slice(&socket[..count]);
+                    socket.drain(..count);
+                    Ok((count > 0 || has_ended).then_some(count))
+                };
+                open = fill(&mut inbox, MOST, recv_now).unwrap();
+                assert!(inbox.len() <= 4 + MOST);
+                let before = lengths.len();
+                while let Some(message) = take_frame(&mut inbox, MOST).unwrap() {
+                    lengths.push(message.len());
+                }
+                assert!(inbox.len() < 4 + MOST || lengths.len() > before, "it reads no more");
+            }
+            assert_eq!(lengths, [MOST, 3, MOST, 0], "{cut}");
+            assert!(inbox.is_empty());
+        }
+        assert_eq!(take_frame(&mut message(MOST + 1), MOST), Err(Damaged));
     }
 
     #[test]

@@ -6,9 +6,13 @@ mod admission;
 mod collective;
 mod config;
 mod dial;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod handshake;
 mod identity;
 mod interfaces;
 mod join;
+mod letter;
 mod local;
 mod mailbox;
 mod notice;

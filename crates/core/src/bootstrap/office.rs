@@ -11,21 +11,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::MAX_MESSAGE;
 use rustix::io::Errno;
 
 use super::acceptor::{Accepted, Acceptor};
 use super::admission::Admission;
 use super::join::{MAIL, STREAM};
-use super::mailbox::{Key, LEFT, Mailbox};
+use super::letter::Letter;
+use super::mailbox::{LEFT, Mailbox};
 use super::socket;
 use super::wire::{Damaged, Reader, Writer};
 use crate::Result;
 use crate::liveness::{Listener, Loss};
 use crate::watcher::{Handler, Watch, Watched};
 
-/// Length and key of a message.
-pub(super) const HEADER: usize = 12;
 const ENDED: &str = "it left or ended";
 /// How long the tree may take to say what became of a peer whose connection has ended.
 const WORD: Duration = Duration::from_secs(1);
@@ -56,11 +54,11 @@ struct State {
 struct Incoming {
     from: u32,
     socket: Watched,
-    header: Vec<u8>,
-    body: Vec<u8>,
+    letter: Letter,
 }
 
 /// What the first message of a connection between ranks says.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct First {
     pub(super) purpose: u8,
     pub(super) from: u32,
@@ -74,7 +72,7 @@ impl First {
         Writer::default().u32(13).u8(self.purpose).u32(self.from).u32(self.to).u32(self.label).0
     }
 
-    fn decode(bytes: &[u8]) -> std::result::Result<First, Damaged> {
+    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<First, Damaged> {
         let mut reader = Reader(bytes);
         let (purpose, from) = (reader.u8()?, reader.u32()?);
         let first = First { purpose, from, to: reader.u32()?, label: reader.u32()? };
@@ -125,7 +123,7 @@ impl Office {
                 // A second connection would break the order of messages.
                 if state.opened.insert(from) {
                     let socket = accepted.socket;
-                    let incoming = Incoming { from, socket, header: Vec::new(), body: Vec::new() };
+                    let incoming = Incoming { from, socket, letter: Letter::default() };
                     state.incoming.insert(accepted.key, incoming);
                 }
             }
@@ -225,40 +223,19 @@ impl Incoming {
         let mut chunk = [0; 32 << 10];
         // A bounded amount, so that one peer does not keep the thread.
         for _ in 0..32 {
-            let want = self.missing()?;
-            let room = chunk.len().min(want);
-            if room > 0 {
-                match socket::recv_now(self.socket.as_fd(), &mut chunk[..room]) {
-                    Ok(None) => return Ok(()),
-                    Ok(Some(0)) if self.header.is_empty() => return Err(ENDED.into()),
-                    Ok(Some(0)) => return Err(format!("{ENDED} in the middle of a message")),
-                    Ok(Some(count)) if self.header.len() < HEADER => {
-                        self.header.extend_from_slice(&chunk[..count]);
+            let room = chunk.len().min(self.letter.missing()?);
+            match socket::recv_now(self.socket.as_fd(), &mut chunk[..room]) {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) if self.letter.is_empty() => return Err(ENDED.into()),
+                Ok(Some(0)) => return Err(format!("{ENDED} in the middle of a message")),
+                Ok(Some(count)) => {
+                    if let Some((key, message)) = self.letter.add(&chunk[..count])? {
+                        mailbox.put(self.from, key, message);
                     }
-                    Ok(Some(count)) => self.body.extend_from_slice(&chunk[..count]),
-                    Err(error) => return Err(format!("its connection failed: {error}")),
                 }
-            }
-            if self.header.len() == HEADER && self.missing()? == 0 {
-                let mut reader = Reader(&self.header[4..]);
-                let key = reader.u64().ok().and_then(Key::from_wire);
-                let key = key.ok_or("it sent a damaged message")?;
-                mailbox.put(self.from, key, std::mem::take(&mut self.body));
-                self.header.clear();
+                Err(error) => return Err(format!("its connection failed: {error}")),
             }
         }
         Ok(())
-    }
-
-    /// Bytes still to come of the header, or else of the body.
-    fn missing(&self) -> std::result::Result<usize, String> {
-        if self.header.len() < HEADER {
-            return Ok(HEADER - self.header.len());
-        }
-        let length = Reader(&self.header).u32().unwrap_or(u32::MAX) as usize;
-        if length > MAX_MESSAGE {
-            return Err(format!("it sent a message of {length} bytes, more than is allowed"));
-        }
-        Ok(length - self.body.len())
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendFlags, send};
 
 use super::acceptor::{Accepted, Acceptor};
-use super::join::{Join, MAX_REPORT, Peer, Report, Verdict, take_frame};
+use super::join::{self, Join, MAX_REPORT, Peer, Report, Verdict, take_frame};
 use super::secret::Secret;
 use super::socket;
 use super::verdict::RendezvousError;
@@ -365,15 +365,8 @@ impl Handler for Root {
 impl Joined {
     /// Takes in what has come; false at the end.
     fn fill(&mut self) -> bool {
-        let mut chunk = [0; 4096];
-        while self.inbox.len() <= MAX_REPORT {
-            match socket::recv_now(self.socket.as_fd(), &mut chunk) {
-                Ok(None) => return true,
-                Ok(Some(0)) | Err(_) => return false,
-                Ok(Some(count)) => self.inbox.extend_from_slice(&chunk[..count]),
-            }
-        }
-        true
+        let recv_now = |buffer: &mut [u8]| socket::recv_now(self.socket.as_fd(), buffer);
+        join::fill(&mut self.inbox, MAX_REPORT, recv_now).unwrap_or(false)
     }
 }
 

@@ -12,10 +12,11 @@ use super::collective::{self, Call, Post, Turn};
 use super::config::{Config, Trust};
 use super::dial::{self, Failed};
 use super::interfaces::{self, InterfaceFilter};
-use super::join::{Join, MAIL, Peer, Report, STREAM, Verdict, framed};
+use super::join::{Join, MAIL, MAX_ADDRESSES, Peer, Report, STREAM, Verdict, framed};
+use super::letter;
 use super::mailbox::{Key, Missed};
 use super::notice::{Notice, Times};
-use super::office::{Ear, First, HEADER, Office};
+use super::office::{Ear, First, Office};
 use super::root::Root;
 use super::secret::Secret;
 use super::verdict::{self, RendezvousError};
@@ -517,9 +518,7 @@ impl Post for TcpBootstrap {
             Outgoing::Broken(why) => return Err(self.gone(to, why.clone(), call)),
             Outgoing::None => return Err(self.gone(to, "there is no connection".into(), call)),
         };
-        let mut head = (data.len() as u32).to_le_bytes().to_vec();
-        head.extend_from_slice(&key.to_wire().to_le_bytes());
-        debug_assert_eq!(head.len(), HEADER);
+        let mut head = letter::header(key, data.len());
         // Small ones in one piece: two would be two packets.
         let rest = if data.len() <= 16 << 10 {
             head.extend_from_slice(data);
@@ -582,7 +581,7 @@ fn listen(
         all.push(local);
         all
     };
-    chosen.truncate(8);
+    chosen.truncate(MAX_ADDRESSES.into());
     chosen.dedup();
     let one = |mut address: SocketAddr| {
         address.set_port(0);

@@ -14,6 +14,8 @@ use crate::{Error, Result};
 const PREFIX: &str = "mscclrs1:";
 const VERSION: u8 = 1;
 const SECRET: usize = 16;
+/// As many as the binary form has room for.
+const MAX_ADDRESSES: u8 = 4;
 
 /// Names one rendezvous and proves the right to take part. Made by one process, which serves the
 /// rendezvous, and brought to the others by the user; whoever sees it can take part.
@@ -33,8 +35,7 @@ impl UniqueId {
         crate::logging::begin()?;
         let secret = identity::random()?;
         let mut chosen = filter.choose(&interfaces::list()?)?;
-        // As many as the binary form has room for.
-        chosen.truncate(4);
+        chosen.truncate(MAX_ADDRESSES.into());
         let addresses = Root::serve_id(&chosen, derive(&secret))?;
         mscclrs_log::info!(BOOTSTRAP, ?addresses, "serving the rendezvous of a unique id");
         Ok(UniqueId { secret, addresses })
@@ -53,7 +54,7 @@ impl UniqueId {
     pub fn to_bytes(&self) -> [u8; UniqueId::BYTES] {
         let mut writer = Writer::default().u8(VERSION);
         writer.0.extend_from_slice(&self.secret);
-        let written = writer.addresses(&self.addresses).0;
+        let written = writer.addresses(&self.addresses, MAX_ADDRESSES).0;
         let mut bytes = [0; UniqueId::BYTES];
         bytes[..written.len()].copy_from_slice(&written);
         bytes
@@ -65,7 +66,7 @@ impl UniqueId {
             let mut reader = Reader(bytes);
             let version = reader.u8()?;
             let secret = reader.array()?;
-            let addresses = reader.addresses()?;
+            let addresses = reader.addresses(MAX_ADDRESSES)?;
             let rest_is_zero = reader.0.iter().all(|&byte| byte == 0);
             Ok::<_, super::wire::Damaged>((version, secret, addresses, rest_is_zero))
         };
@@ -76,7 +77,7 @@ impl UniqueId {
     }
 
     fn checked(secret: [u8; SECRET], addresses: Vec<SocketAddr>) -> Result<UniqueId> {
-        if addresses.is_empty() || addresses.len() > 4 {
+        if addresses.is_empty() || addresses.len() > MAX_ADDRESSES.into() {
             return Err(bad("it must have one to four addresses"));
         }
         if addresses.iter().any(|a| a.port() == 0 || a.ip().is_unspecified()) {
@@ -121,8 +122,9 @@ impl FromStr for UniqueId {
         let rest = text.strip_prefix(PREFIX).ok_or_else(|| bad("it must start with mscclrs1:"))?;
         let (hex, addresses) =
             rest.split_once('@').ok_or_else(|| bad("the @ before its addresses is missing"))?;
-        let digits: Option<Vec<u8>> =
-            hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+        let digits: Option<Vec<u8>> = (hex.len() == 2 * SECRET)
+            .then(|| hex.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect())
+            .flatten();
         let digits = digits.filter(|digits| digits.len() == 2 * SECRET);
         let digits = digits.ok_or_else(|| bad("its secret must be 32 hexadecimal digits"))?;
         let mut secret = [0; SECRET];
@@ -130,7 +132,8 @@ impl FromStr for UniqueId {
             *byte = pair[0] << 4 | pair[1];
         }
         let addresses: std::result::Result<Vec<SocketAddr>, _> =
-            addresses.split(',').map(str::parse).collect();
+            // One more than are allowed, so that too many are told from none.
+            addresses.split(',').take(usize::from(MAX_ADDRESSES) + 1).map(str::parse).collect();
         UniqueId::checked(secret, addresses.map_err(|_| bad("an address in it cannot be read"))?)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::join::{MAX_BUILD, MAX_WHY};
+use super::root::MAX_RANKS;
 use super::wire::{Damaged, Reader, Writer};
 
 /// Why the ranks could not be brought together. Every rank that reached the rendezvous gets the
@@ -70,7 +72,7 @@ impl RendezvousError {
     pub(super) fn encode(&self, writer: Writer) -> Writer {
         match self {
             RendezvousError::BuildMismatch { rank, build, expected } => {
-                writer.u8(1).u32(*rank).text(build).text(expected)
+                writer.u8(1).u32(*rank).text(build, MAX_BUILD).text(expected, MAX_BUILD)
             }
             RendezvousError::DuplicateRank { rank } => writer.u8(2).u32(*rank),
             RendezvousError::MissingRanks { ranks, world_size, waited_ms, refused } => {
@@ -85,7 +87,7 @@ impl RendezvousError {
                 writer.u8(6).u32(*rank).u32(*world_size).u32(*expected)
             }
             RendezvousError::Unconnected { rank, peer, why } => {
-                writer.u8(7).u32(*rank).u32(*peer).text(why)
+                writer.u8(7).u32(*rank).u32(*peer).text(why, MAX_WHY)
             }
         }
     }
@@ -94,14 +96,17 @@ impl RendezvousError {
         Ok(match reader.u8()? {
             1 => RendezvousError::BuildMismatch {
                 rank: reader.u32()?,
-                build: reader.text()?,
-                expected: reader.text()?,
+                build: reader.text(MAX_BUILD)?,
+                expected: reader.text(MAX_BUILD)?,
             },
             2 => RendezvousError::DuplicateRank { rank: reader.u32()? },
             3 => {
                 let (world_size, waited_ms, refused) =
                     (reader.u32()?, reader.u64()?, reader.u32()?);
                 let count = reader.u32()?;
+                if count > MAX_RANKS {
+                    return Err(Damaged);
+                }
                 let ranks = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
                 RendezvousError::MissingRanks { ranks, world_size, waited_ms, refused }
             }
@@ -115,7 +120,7 @@ impl RendezvousError {
             7 => RendezvousError::Unconnected {
                 rank: reader.u32()?,
                 peer: reader.u32()?,
-                why: reader.text()?,
+                why: reader.text(MAX_WHY)?,
             },
             _ => return Err(Damaged),
         })

@@ -1,6 +1,7 @@
 //! How bootstrap messages are written and read: little endian, lengths before contents.
 //!
-//! A reader never takes more than there is and never trusts a length.
+//! A reader never takes more than there is and never trusts a length: each has a limit, which is also
+//! the writer's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -33,9 +34,9 @@ impl Writer {
         self
     }
 
-    /// Text of at most 65535 bytes; the rest is cut.
-    pub(crate) fn text(self, text: &str) -> Self {
-        let cut = text.floor_char_boundary(text.len().min(usize::from(u16::MAX)));
+    /// Text of at most `limit` bytes; the rest is cut.
+    pub(crate) fn text(self, text: &str, limit: u16) -> Self {
+        let cut = text.floor_char_boundary(text.len().min(usize::from(limit)));
         let mut this = self.u16(cut as u16);
         this.0.extend_from_slice(&text.as_bytes()[..cut]);
         this
@@ -60,8 +61,9 @@ impl Writer {
         this.u16(address.port())
     }
 
-    pub(crate) fn addresses(self, addresses: &[SocketAddr]) -> Self {
-        let count = addresses.len().min(usize::from(u8::MAX));
+    /// At most `limit` addresses; the rest is cut.
+    pub(crate) fn addresses(self, addresses: &[SocketAddr], limit: u8) -> Self {
+        let count = addresses.len().min(usize::from(limit));
         addresses[..count].iter().fold(self.u8(count as u8), Writer::address)
     }
 }
@@ -98,9 +100,9 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    pub(crate) fn text(&mut self) -> Result<String, Damaged> {
-        let length = usize::from(self.u16()?);
-        let text = self.bytes(length)?;
+    pub(crate) fn text(&mut self, limit: u16) -> Result<String, Damaged> {
+        let length = self.u16().ok().filter(|length| *length <= limit).ok_or(Damaged)?;
+        let text = self.bytes(length.into())?;
         std::str::from_utf8(text).map(str::to_owned).map_err(|_| Damaged)
     }
 
@@ -119,8 +121,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn addresses(&mut self) -> Result<Vec<SocketAddr>, Damaged> {
-        let count = self.u8()?;
+    pub(crate) fn addresses(&mut self, limit: u8) -> Result<Vec<SocketAddr>, Damaged> {
+        let count = self.u8().ok().filter(|count| *count <= limit).ok_or(Damaged)?;
         (0..count).map(|_| self.address()).collect()
     }
 
@@ -137,10 +139,11 @@ mod tests {
     fn what_is_written_is_read_and_every_cut_is_seen() {
         let addresses: Vec<SocketAddr> =
             vec!["10.1.2.3:4".parse().unwrap(), "[fe80::1%7]:65535".parse().unwrap()];
-        let bytes = Writer::default().u8(1).u16(2).u32(3).u64(4).text("é").addresses(&addresses).0;
+        let bytes =
+            Writer::default().u8(1).u16(2).u32(3).u64(4).text("é", 2).addresses(&addresses, 2).0;
         let read = |bytes: &[u8]| -> Result<_, Damaged> {
             let mut r = Reader(bytes);
-            let all = (r.u8()?, r.u16()?, r.u32()?, r.u64()?, r.text()?, r.addresses()?);
+            let all = (r.u8()?, r.u16()?, r.u32()?, r.u64()?, r.text(2)?, r.addresses(2)?);
             r.end()?;
             Ok(all)
         };
@@ -149,5 +152,17 @@ mod tests {
             assert_eq!(read(&bytes[..cut]), Err(Damaged));
         }
         assert_eq!(read(&[&bytes[..], &[0]].concat()), Err(Damaged));
+    }
+
+    #[test]
+    fn writers_keep_the_limits_of_readers() {
+        let text = Writer::default().text("aé", 2).0;
+        assert_eq!(Reader(&text).text(2), Ok("a".into()));
+        assert_eq!(Reader(&Writer::default().text("abc", 3).0).text(2), Err(Damaged));
+        let addresses = ["10.1.2.3:4".parse().unwrap(); 3];
+        let cut = Writer::default().addresses(&addresses, 2).0;
+        assert_eq!(Reader(&cut).addresses(2), Ok(addresses[..2].to_vec()));
+        let all = Writer::default().addresses(&addresses, 3).0;
+        assert_eq!(Reader(&all).addresses(2), Err(Damaged));
     }
 }

@@ -7,13 +7,16 @@ use mscclrs_device::{EPOCH_START, MAX_BLOCKS};
 use mscclrs_gpu::{Buffer, MemoryKind};
 
 use super::Shared;
-use super::setup::require_equal;
+use super::setup::{MAX_ERROR, require_equal};
 use super::turn::Turn;
 use crate::memory::{
     Arena, Export, Held, Import, Offered, Region, Registered, Registration, SymmetricBuffer, layout,
 };
 use crate::wire::{Reader, Writer};
 use crate::{Communicator, Error, Result};
+
+/// Most regions of a call: more than the sizes of a message of a step, or a sentence, are for.
+const MAX_SIZES: u64 = 4096;
 
 /// What an exchange of memory came to; the same on every rank.
 enum Exchanged {
@@ -89,22 +92,16 @@ impl Shared {
         what: &'static str,
         sizes: &[u64],
     ) -> Result<()> {
-        let mine = turn.quiesce().map(|()| {
-            let mut writer = Writer::new();
-            writer.u64(sizes.len() as u64);
-            for &size in sizes {
-                writer.u64(size);
-            }
-            writer.finish()
+        let mine = turn.quiesce().and_then(|()| match sizes.len() as u64 {
+            ..=MAX_SIZES => Ok(Writer::new().list(sizes).finish()),
+            count => Err(Error::Invalid {
+                what: "regions",
+                value: format!("{count}"),
+                allowed: format!("at most {MAX_SIZES} in one call"),
+            }),
         });
-        let mut all = Vec::with_capacity(self.peers.len());
-        for part in self.agree(call, mine)? {
-            let mut reader = Reader::new(call, &part);
-            let count = reader.u64("sizes")?;
-            let sizes = (0..count).map(|_| reader.u64("size")).collect::<Result<Vec<u64>>>()?;
-            reader.end()?;
-            all.push(sizes);
-        }
+        let parts = self.agree(call, mine)?;
+        let all = parts.iter().map(|part| read_sizes(call, part)).collect::<Result<Vec<_>>>()?;
         require_equal(call, what, &all, |sizes| match sizes.as_slice() {
             [size] => format!("{size} bytes"),
             sizes => format!("{sizes:?} bytes"),
@@ -166,9 +163,7 @@ impl Shared {
         let mut offer = Writer::new();
         match &export {
             Ok(export) => export.write(offer.u8(1)),
-            Err(error) => {
-                offer.u8(0).bytes(error.to_string().as_bytes());
-            }
+            Err(error) => drop(offer.u8(0).text(&error.to_string(), MAX_ERROR)),
         }
         let parts = self.agree(call, Ok(offer.finish()))?;
         let imported = self.import_all(call, &parts);
@@ -178,13 +173,11 @@ impl Shared {
         let verdict = match (&export, &imported) {
             (Ok(_), Ok(_)) => Writer::new().u8(1).finish(),
             (Err(error), _) | (Ok(_), Err(error)) => {
-                Writer::new().u8(0).bytes(error.to_string().as_bytes()).finish()
+                Writer::new().u8(0).text(&error.to_string(), MAX_ERROR).finish()
             }
         };
         for (rank, verdict) in self.agree(call, Ok(verdict))?.iter().enumerate() {
-            let mut reader = Reader::new(call, verdict);
-            if reader.u8("mapped")? == 0 {
-                let why = reader.text("why", 1 << 16)?;
+            if let Err(why) = read_answer(call, verdict, |_| Ok(()))? {
                 return Ok(Exchanged::Not { rank: rank as u32, why });
             }
         }
@@ -195,13 +188,10 @@ impl Shared {
         let me = &self.peers[self.rank as usize];
         let mut offers = Vec::with_capacity(parts.len());
         for (part, peer) in parts.iter().zip(&self.peers) {
-            let mut reader = Reader::new(call, part);
-            if reader.u8("exported")? == 0 {
-                let why = reader.text("why", 1 << 16)?;
-                return Err(Error::Peer { call, rank: peer.rank, why });
+            match read_answer(call, part, Offered::read)? {
+                Ok(offered) => offers.push((peer, offered)),
+                Err(why) => return Err(Error::Peer { call, rank: peer.rank, why }),
             }
-            offers.push((peer, Offered::read(&mut reader)?));
-            reader.end()?;
         }
         let mut imports = Vec::with_capacity(parts.len());
         for (peer, offered) in offers {
@@ -212,4 +202,27 @@ impl Shared {
         }
         Ok(imports)
     }
+}
+
+/// The sizes that a rank gave.
+pub(crate) fn read_sizes(call: &'static str, part: &[u8]) -> Result<Vec<u64>> {
+    let mut reader = Reader::new(call, part);
+    let sizes = reader.list("sizes", MAX_SIZES)?;
+    reader.end()?;
+    Ok(sizes)
+}
+
+/// What a rank has, or why it has nothing.
+pub(crate) fn read_answer<'a, T>(
+    call: &'static str,
+    part: &'a [u8],
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T>,
+) -> Result<std::result::Result<T, String>> {
+    let mut reader = Reader::new(call, part);
+    let answer = match reader.flag("answer")? {
+        true => Ok(read(&mut reader)?),
+        false => Err(reader.text("why", MAX_ERROR)?),
+    };
+    reader.end()?;
+    Ok(answer)
 }

@@ -20,8 +20,12 @@ use std::time::{Duration, Instant};
 use mscclrs_device::Guard;
 use mscclrs_gpu::{Device, Stream};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use collective::{read_answer, read_sizes};
 pub(crate) use health::Health;
 pub(crate) use setup::Peer;
+#[cfg(any(test, fuzzing))]
+pub(crate) use setup::{Introduction, Part, read_part};
 pub use turn::Turn;
 
 use crate::control::ControlBlock;

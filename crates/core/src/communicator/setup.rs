@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 
 /// Most bytes of a step's message, and of an error in it.
 const MAX_STEP: u64 = 16 << 20;
-const MAX_ERROR: usize = 4096;
+pub(super) const MAX_ERROR: u64 = 4096;
 
 /// A rank of the group.
 #[derive(Clone)]
@@ -27,10 +27,9 @@ pub(crate) struct Peer {
     pub(crate) backend: u8,
 }
 
-/// How a rank comes to a step.
+/// The first byte of a step's message, see [`Part`].
 const MADE: u8 = 0;
 const FAILED: u8 = 1;
-/// It waited for another rank in vain, whose own trouble says more.
 const WAITED: u8 = 2;
 
 /// Sends this rank's part of a step, or why it has none; gives all parts, by rank.
@@ -42,11 +41,9 @@ pub(crate) fn agree(
     let message = match &mine {
         Ok(part) => Writer::new().u8(MADE).bytes(part).finish(),
         Err(error) => {
-            let mut text = error.to_string();
-            text.truncate(text.floor_char_boundary(MAX_ERROR));
             let waited = matches!(error, Error::Deadline { .. } | Error::PeerGone { .. });
             let status = if waited { WAITED } else { FAILED };
-            Writer::new().u8(status).bytes(text.as_bytes()).finish()
+            Writer::new().u8(status).text(&error.to_string(), MAX_ERROR).finish()
         }
     };
     let messages = match bootstrap.all_gather(&message) {
@@ -57,22 +54,36 @@ pub(crate) fn agree(
     let mut parts = Vec::with_capacity(messages.len());
     let mut waited = None;
     for (rank, message) in messages.iter().enumerate() {
-        let mut reader = Reader::new(call, message);
-        match reader.u8("status")? {
-            MADE => parts.push(reader.bytes("part", MAX_STEP)?.to_vec()),
-            status @ (FAILED | WAITED) => {
-                let why = reader.text("error", MAX_ERROR as u64)?;
-                let error = Error::Peer { call, rank: rank as u32, why };
-                if status == FAILED {
-                    return Err(error);
-                }
-                waited.get_or_insert(error);
+        match read_part(call, message)? {
+            Part::Made(part) => parts.push(part.to_vec()),
+            Part::Failed(why) => return Err(Error::Peer { call, rank: rank as u32, why }),
+            Part::Waited(why) => {
+                waited.get_or_insert(Error::Peer { call, rank: rank as u32, why });
             }
-            other => return Err(reader.fail("status", format!("{other} is not from 0 to 2"))),
         }
-        reader.end()?;
     }
     waited.map_or(Ok(parts), Err)
+}
+
+/// How a rank comes to a step.
+#[derive(Debug)]
+pub(crate) enum Part<'a> {
+    Made(&'a [u8]),
+    Failed(String),
+    /// It waited for another rank in vain, whose own trouble says more.
+    Waited(String),
+}
+
+pub(crate) fn read_part<'a>(call: &'static str, message: &'a [u8]) -> Result<Part<'a>> {
+    let mut reader = Reader::new(call, message);
+    let part = match reader.u8("status")? {
+        MADE => Part::Made(reader.bytes("part", MAX_STEP)?),
+        FAILED => Part::Failed(reader.text("error", MAX_ERROR)?),
+        WAITED => Part::Waited(reader.text("error", MAX_ERROR)?),
+        other => return Err(reader.fail("status", format!("{other} is not from 0 to 2"))),
+    };
+    reader.end()?;
+    Ok(part)
 }
 
 /// A step that gives no more than whether every rank made its part; the error is the same on all.
@@ -123,6 +134,31 @@ pub(crate) fn require_equal<T: PartialEq>(
     Err(Error::Disagreement { call, what, values: groups.join(", ") })
 }
 
+/// What a rank tells of itself. The version comes first in every version.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Introduction {
+    pub(crate) backend: u8,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) count: u64,
+}
+
+impl Introduction {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Introduction { backend, uuid, count } = self;
+        Writer::new().u32(VERSION).u8(*backend).array(uuid).u64(*count).finish()
+    }
+
+    /// Of the same version; the caller has looked.
+    pub(crate) fn decode(call: &'static str, part: &[u8]) -> Result<Introduction> {
+        let mut reader = Reader::new(call, part);
+        reader.u32("version")?;
+        let (backend, uuid) = (reader.u8("backend")?, reader.array("uuid")?);
+        let introduction = Introduction { backend, uuid, count: reader.u64("count")? };
+        reader.end()?;
+        Ok(introduction)
+    }
+}
+
 impl Peer {
     /// Tells the others who this rank is and gives who they are.
     ///
@@ -134,14 +170,8 @@ impl Peer {
         log: Result<()>,
     ) -> Result<(Vec<Peer>, u64)> {
         const CALL: &str = "Communicator::new";
-        let mine = log.map(|()| {
-            Writer::new()
-                .u32(VERSION)
-                .u8(backend_code(device.kind()))
-                .array(&device.uuid())
-                .u64(count)
-                .finish()
-        });
+        let backend = backend_code(device.kind());
+        let mine = log.map(|()| Introduction { backend, uuid: device.uuid(), count }.encode());
         let parts = agree(bootstrap, CALL, mine)?;
         let versions = parts.iter().map(|part| Reader::new(CALL, part).u32("version"));
         let versions = versions.collect::<Result<Vec<u32>>>()?;
@@ -150,16 +180,9 @@ impl Peer {
         let mut counts = Vec::with_capacity(parts.len());
         for (rank, part) in parts.iter().enumerate() {
             let rank = rank as u32;
-            let mut reader = Reader::new(CALL, part);
-            reader.u32("version")?;
-            peers.push(Peer {
-                rank,
-                backend: reader.u8("backend")?,
-                uuid: reader.array("uuid")?,
-                host: bootstrap.host_id(rank),
-            });
-            counts.push(reader.u64("count")?);
-            reader.end()?;
+            let Introduction { backend, uuid, count } = Introduction::decode(CALL, part)?;
+            peers.push(Peer { rank, backend, uuid, host: bootstrap.host_id(rank) });
+            counts.push(count);
         }
         let backends: Vec<u8> = peers.iter().map(|peer| peer.backend).collect();
         require_equal(CALL, "the kind of device", &backends, |&code| backend_name(code))?;
@@ -230,7 +253,7 @@ mod tests {
         });
         assert!(errors.iter().all(|error| *error == errors[0]));
         assert!(errors[0].starts_with("a call: rank 1 failed: rank 1's trouble"), "{}", errors[0]);
-        assert!(errors[0].len() < MAX_ERROR + 100);
+        assert!(errors[0].len() < MAX_ERROR as usize + 100);
     }
 
     #[test]

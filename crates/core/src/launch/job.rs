@@ -99,6 +99,12 @@ impl Process<'_> {
     }
 }
 
+/// For the fuzz target.
+#[cfg(any(test, fuzzing))]
+pub(super) fn parse_process(stat: &str) {
+    assert!(Process::parse(stat).is_none_or(|process| process.parent > 0));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

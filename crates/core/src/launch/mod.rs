@@ -3,6 +3,8 @@
 //! Launchers are looked for in a fixed order and the first that left a trace decides; a trace that
 //! is not whole is an error, never a guess. An empty value is as good as none.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod job;
 mod slurm;
 

@@ -7,8 +7,8 @@ use super::{Loss, LossCause};
 /// A goodbye, as the exit hook writes it too.
 pub(super) const GOODBYE: [u8; 3] = [1, 0, 0];
 /// Texts of failures are cut to this.
-const MAX_TEXT: usize = 4096;
-const MAX_BODY: usize = MAX_TEXT + 16;
+const MAX_TEXT: u16 = 4096;
+const MAX_BODY: usize = MAX_TEXT as usize + 16;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
@@ -28,9 +28,7 @@ impl Frame {
             Frame::Lost(Loss { rank, cause }) => {
                 let body = body.u32(*rank);
                 let body = match cause {
-                    LossCause::Failed(text) => {
-                        body.u8(1).text(&text[..text.floor_char_boundary(MAX_TEXT.min(text.len()))])
-                    }
+                    LossCause::Failed(text) => body.u8(1).text(text, MAX_TEXT),
                     LossCause::HungUp => body.u8(2),
                     LossCause::Silent => body.u8(3),
                 };
@@ -60,7 +58,7 @@ impl Frame {
             4 => {
                 let rank = reader.u32()?;
                 let cause = match reader.u8()? {
-                    1 => LossCause::Failed(reader.text()?),
+                    1 => LossCause::Failed(reader.text(MAX_TEXT)?),
                     2 => LossCause::HungUp,
                     3 => LossCause::Silent,
                     _ => return Err(Damaged),

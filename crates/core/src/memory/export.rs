@@ -20,6 +20,7 @@ pub(crate) struct Export {
 }
 
 /// An [`Export`] as it arrives at a peer.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Offered {
     pub(crate) handle: ExportedHandle,
     /// What fetches the descriptor, for handles that need one.
@@ -77,11 +78,7 @@ impl Export {
     }
 
     pub(crate) fn write(&self, to: &mut Writer) {
-        to.handle(&self.handle);
-        match &self.offer {
-            Some(offer) => to.bytes(&ticket_bytes(offer.ticket())),
-            None => to.bytes(&[]),
-        };
+        write(to, &self.handle, self.offer.as_ref().map(FdOffer::ticket));
     }
 }
 
@@ -101,6 +98,15 @@ impl Offered {
         }
         Ok(Offered { handle, ticket })
     }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn write(&self, to: &mut Writer) {
+        write(to, &self.handle, self.ticket.as_ref());
+    }
+}
+
+fn write(to: &mut Writer, handle: &ExportedHandle, ticket: Option<&FdTicket>) {
+    to.handle(handle).bytes(&ticket.map(ticket_bytes).unwrap_or_default());
 }
 
 fn ticket_bytes(ticket: &FdTicket) -> Vec<u8> {

@@ -16,6 +16,8 @@ pub(crate) use import::{Import, Imports};
 pub use region::Region;
 pub(crate) use region::{Arena, layout};
 pub use registered::RegisteredMemory;
+#[cfg(any(test, fuzzing))]
+pub(crate) use registered::{Serialized, head};
 pub(crate) use registration::Registered;
 pub use registration::{Registration, WeakRegistration};
 pub(crate) use retired::{Held, Kept, Retired};

@@ -89,8 +89,7 @@ impl Communicator {
         let shared = &self.shared;
         let _turn = self.enter()?;
         let export = shared.export(buffer)?;
-        let mut writer = Writer::new();
-        writer.u64(MAGIC).u64(shared.group).u32(shared.rank);
+        let mut writer = head(shared.group, shared.rank);
         export.write(&mut writer);
         Ok(RegisteredMemory {
             inner: Arc::new(Memory {
@@ -130,26 +129,8 @@ impl Communicator {
 
 impl RegisteredMemory {
     fn deserialize(shared: &Shared, bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new("serialized memory", bytes);
-        if bytes.len() > MAX_BYTES {
-            return Err(reader.fail("length", format!("more than {MAX_BYTES} bytes")));
-        }
-        if reader.u64("magic")? != MAGIC {
-            return Err(reader.fail("magic", "not memory that this version serialized"));
-        }
-        if reader.u64("group")? != shared.group {
-            return Err(reader.fail("group", "of another communicator"));
-        }
-        let rank = reader.u32("rank")?;
-        let offered = Offered::read(&mut reader)?;
-        reader.end()?;
-        if rank as usize >= shared.peers.len() {
-            let ranks = shared.peers.len();
-            return Err(reader.fail("rank", format!("there is no rank {rank} among {ranks}")));
-        }
-        if rank == shared.rank {
-            return Err(reader.fail("rank", "this rank's own; use the original"));
-        }
+        let Serialized { rank, offered } =
+            Serialized::read(bytes, shared.group, shared.rank, shared.peers.len())?;
         let import = shared.import(rank, &offered)?;
         Ok(RegisteredMemory {
             inner: Arc::new(Memory {
@@ -160,6 +141,45 @@ impl RegisteredMemory {
             }),
         })
     }
+}
+
+/// Memory as it arrives.
+pub(crate) struct Serialized {
+    pub(crate) rank: u32,
+    pub(crate) offered: Offered,
+}
+
+impl Serialized {
+    /// Reads memory of another of `ranks` ranks than `own`.
+    pub(crate) fn read(bytes: &[u8], group: u64, own: u32, ranks: usize) -> Result<Serialized> {
+        let mut reader = Reader::new("serialized memory", bytes);
+        if bytes.len() > MAX_BYTES {
+            return Err(reader.fail("length", format!("more than {MAX_BYTES} bytes")));
+        }
+        if reader.u64("magic")? != MAGIC {
+            return Err(reader.fail("magic", "not memory that this version serialized"));
+        }
+        if reader.u64("group")? != group {
+            return Err(reader.fail("group", "of another communicator"));
+        }
+        let rank = reader.u32("rank")?;
+        let offered = Offered::read(&mut reader)?;
+        reader.end()?;
+        if rank as usize >= ranks {
+            return Err(reader.fail("rank", format!("there is no rank {rank} among {ranks}")));
+        }
+        if rank == own {
+            return Err(reader.fail("rank", "this rank's own; use the original"));
+        }
+        Ok(Serialized { rank, offered })
+    }
+}
+
+/// What stands before what is offered.
+pub(crate) fn head(group: u64, rank: u32) -> Writer {
+    let mut writer = Writer::new();
+    writer.u64(MAGIC).u64(group).u32(rank);
+    writer
 }
 
 impl Shared {

@@ -154,6 +154,14 @@ fn parse(handle: &ExportedHandle) -> Result<Payload<'_>> {
     )
 }
 
+/// Whether a handle passes what is looked at before the driver is asked.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn is_well_formed(handle: &ExportedHandle) -> bool {
+    let Ok(payload) = parse(handle) else { return false };
+    assert_eq!(payload.encode(), handle.payload);
+    true
+}
+
 pub(super) fn import(
     gpu: &'static Gpu,
     handle: &ExportedHandle,

@@ -55,6 +55,8 @@ use std::sync::Arc;
 use crate::Result;
 use crate::backend::BackendDevice;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use handle::is_well_formed;
 pub(crate) use survey::{Found, Survey, survey};
 
 pub(crate) fn device_count() -> Result<u32> {
