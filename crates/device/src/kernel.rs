@@ -351,7 +351,8 @@ macro_rules! kernel_instances {
                 unsafe fn host(args: *const u8) {
                     // SAFETY: the launch gives a pointer to arguments of this type.
                     let args = unsafe { args.cast::<$args_type>().read_unaligned() };
-                    let _ = $name::body::<$($inst),*>($crate::Params::from_value(args));
+                    let result = $name::body::<$($inst),*>($crate::Params::from_value(args));
+                    $crate::arch::host::ended(result.is_err());
                 }
                 host
             },

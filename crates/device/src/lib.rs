@@ -33,7 +33,7 @@ pub use arch::{
     ballot, block_any, block_dim, block_idx, block_sync, fence, global_timer_ns, grid_dim, lane,
     shuffle_xor, thread_idx, warp_sync,
 };
-pub use atomic::{AcqRel, Acquire, Cta, Gpu, Relaxed, Release, Sys};
+pub use atomic::{AcqRel, Acquire, Cta, Gpu, OrderKind, Relaxed, Release, ScopeKind, Sys};
 pub use channel::MemoryChannel;
 pub use copy::copy_bytes;
 pub use epoch::{

@@ -7,11 +7,13 @@
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use mscclrs_device::arch::host::{Coords, Spin};
 
+use crate::exact::{Check, FindingKind, Watch};
 use crate::lane::{self, Fiber, Lane};
 use crate::stack::Stacks;
 use crate::work::Launch;
@@ -28,6 +30,8 @@ pub(crate) enum WarpOperation {
     Ballot,
     /// Gives the value of the lane whose index differs by this mask.
     Exchange(u32),
+    /// Orders the lanes' accesses to memory.
+    Sync,
 }
 
 #[derive(Clone, Copy)]
@@ -58,6 +62,8 @@ pub(crate) struct BlockState {
     lanes: Vec<Lane>,
     exited: Cell<u32>,
     at_barrier: RefCell<Vec<u32>>,
+    /// Where the first lane at the barrier waits.
+    barrier_line: Cell<Option<(u32, &'static Location<'static>)>>,
     /// Whether a lane at the barrier brought a true predicate, and what the last barrier came to.
     vote: Cell<bool>,
     verdict: Cell<bool>,
@@ -65,6 +71,11 @@ pub(crate) struct BlockState {
     watched: RefCell<Vec<Watched>>,
     ready: RefCell<VecDeque<u32>>,
     shared: UnsafeCell<Vec<u128>>,
+    pub(crate) shared_bytes: u32,
+    /// The shared memory's name where accesses are watched.
+    pub(crate) shared_object: u64,
+    /// The world that watches, and the number of the first lane there.
+    pub(crate) watch: Option<(Rc<Watch>, u32)>,
     /// Set by whatever is more than a fruitless look.
     pub(crate) progress: Cell<bool>,
 }
@@ -76,7 +87,24 @@ impl BlockState {
     }
 
     /// A lane comes to the barrier; true if it opened it and goes on.
-    pub(crate) fn arrive(&self, lane: u32, predicate: bool) -> bool {
+    pub(crate) fn arrive(
+        &self,
+        lane: u32,
+        predicate: bool,
+        from: &'static Location<'static>,
+    ) -> bool {
+        if let Some((watch, first)) = self.checked() {
+            match self.barrier_line.get() {
+                Some((other, line)) if line != from && !self.at_barrier.borrow().is_empty() => {
+                    let what = "lanes of a block wait at its barrier at different places of the source; \
+                                a GPU takes them for the same barrier or hangs";
+                    let (here, other) = ((first + lane, Some(from)), (first + other, Some(line)));
+                    let kind = FindingKind::DivergentBarrier;
+                    watch.report_at(kind, what.into(), here, Some(other));
+                }
+                _ => self.barrier_line.set(Some((lane, from))),
+            }
+        }
         self.vote.set(self.vote.get() | predicate);
         self.at_barrier.borrow_mut().push(lane);
         let opened = self.open_barrier(Some(lane));
@@ -89,12 +117,44 @@ impl BlockState {
         if waiting.is_empty() || waiting.len() + (self.exited.get() as usize) < self.lanes.len() {
             return false;
         }
+        if let Some((watch, first)) = &self.watch {
+            watch.meet(waiting.iter().map(|lane| first + lane));
+        }
+        if let (Some((watch, first)), true) = (self.checked(), self.exited.get() > 0) {
+            // A wait that ended early is why a lane may leave others behind.
+            let gone = |lane: u32| {
+                let bit = 1 << (lane % WARP);
+                let exited = self.warps[(lane / WARP) as usize].exited.get() & bit != 0;
+                exited && !self.lanes[lane as usize].ended_early.get()
+            };
+            let lanes = 0..self.lanes.len() as u32;
+            let early = lanes.clone().any(|lane| self.lanes[lane as usize].ended_early.get());
+            if let Some(lane) = lanes.into_iter().find(|&lane| gone(lane)).filter(|_| !early) {
+                let what = "lanes wait at the barrier of a block for one that has ended; all lanes of a \
+                            block come to a barrier or none";
+                let line = self.barrier_line.get().map(|(_, line)| line);
+                let here = (first + waiting[0], line);
+                let kind = FindingKind::MissingLane;
+                watch.report_at(kind, what.into(), here, Some((first + lane, None)));
+            }
+        }
         if last.is_some() {
             waiting.pop();
         }
         self.ready.borrow_mut().extend(waiting.drain(..));
         self.verdict.set(self.vote.replace(false));
         true
+    }
+
+    /// The world, where it looks for misuse.
+    fn checked(&self) -> Option<(&Watch, u32)> {
+        let (watch, first) = self.watch.as_ref()?;
+        (watch.check() == Check::Checked).then_some((watch, *first))
+    }
+
+    /// A lane that made room for others.
+    pub(crate) fn get_ready(&self, lane: u32) {
+        self.ready.borrow_mut().push_back(lane);
     }
 
     /// Whether the predicate held on any lane of the barrier that opened last; lanes ask before they
@@ -130,12 +190,12 @@ impl BlockState {
         }
         let slot = |bit: u32| warp.slots[bit as usize].get();
         let bits = || (0..WARP).filter(move |bit| here & 1 << bit != 0);
-        let ballot = |op| matches!(op, WarpOperation::Ballot);
+        let kind = std::mem::discriminant::<WarpOperation>;
         let mut votes = 0;
         if let Some(first) = bits().next() {
             for bit in bits() {
                 let (a, b) = (slot(first), slot(bit));
-                if b.mask != mask || ballot(a.operation) != ballot(b.operation) {
+                if b.mask != mask || kind(&a.operation) != kind(&b.operation) {
                     return Err(format!(
                         "lanes of warp {warp_index} meet with different masks ({mask:#x} and {:#x}) \
                          or operations",
@@ -145,12 +205,36 @@ impl BlockState {
                 votes |= b.value << bit;
             }
         }
+        if let Some((watch, lane)) = self.checked()
+            && here != mask
+        {
+            let missing = (mask & !here).trailing_zeros();
+            let early = (0..WARP).any(|bit| {
+                let lane = self.lanes.get((warp_index * WARP + bit) as usize);
+                lane.is_some_and(|lane| lane.ended_early.get())
+            });
+            if !early {
+                let what = format!(
+                    "lanes of warp {warp_index} meet by the mask {mask:#x}, but its lane {missing} has \
+                     ended or does not exist"
+                );
+                let first = bits().next().unwrap_or(0);
+                let here = (lane + warp_index * WARP + first, None);
+                watch.report_at(FindingKind::Warp, what, here, None);
+            }
+        }
+        if let (Some((watch, lane)), WarpOperation::Sync) =
+            (&self.watch, slot(here.trailing_zeros() % WARP).operation)
+        {
+            watch.meet(bits().map(|bit| lane + warp_index * WARP + bit));
+        }
         let mut ready = self.ready.borrow_mut();
         for bit in bits() {
             let own = slot(bit);
             let lane = &self.lanes[(warp_index * WARP + bit) as usize];
             lane.result.set(match own.operation {
                 WarpOperation::Ballot => votes,
+                WarpOperation::Sync => 0,
                 WarpOperation::Exchange(lane_mask) => {
                     let from = bit ^ lane_mask;
                     // A GPU leaves the value of a lane that takes no part undefined.
@@ -165,7 +249,7 @@ impl BlockState {
         Ok(true)
     }
 
-    pub(crate) fn watch(&self, lane: u32, spin: Spin) {
+    pub(crate) fn watch_word(&self, lane: u32, spin: Spin) {
         self.watched.borrow_mut().push(Watched { lane, spin, since: 0 });
     }
 
@@ -244,11 +328,18 @@ pub(crate) struct Block {
     /// Which launch of the scheduler it belongs to.
     pub(crate) owner: u64,
     /// Where it is resident.
-    pub(crate) place: crate::fast::Place,
+    pub(crate) place: crate::scheduler::Place,
 }
 
 impl Block {
-    pub(crate) fn new(launch: Launch, index: u32, owner: u64, place: crate::fast::Place) -> Block {
+    pub(crate) fn new(
+        launch: Launch,
+        index: u32,
+        owner: u64,
+        place: crate::scheduler::Place,
+        watch: Option<(Rc<Watch>, u32)>,
+    ) -> Block {
+        static SHARED: AtomicU64 = AtomicU64::new(0);
         let threads = launch.threads;
         let warp = |w: u32| Warp {
             waiting: Cell::new(0),
@@ -264,12 +355,18 @@ impl Block {
                 .collect(),
             exited: Cell::new(0),
             at_barrier: RefCell::new(Vec::with_capacity(threads as usize)),
+            barrier_line: Cell::new(None),
             vote: Cell::new(false),
             verdict: Cell::new(false),
             warps: (0..threads.div_ceil(WARP)).map(warp).collect(),
             watched: RefCell::default(),
             ready: RefCell::new((0..threads).collect()),
             shared: UnsafeCell::new(vec![0; launch.shared_bytes.div_ceil(16) as usize]),
+            shared_bytes: launch.shared_bytes,
+            // Neither a file's number nor one of memory that is mapped once.
+            shared_object: 1 << 62
+                | watch.as_ref().map_or(0, |_| SHARED.fetch_add(1, Ordering::Relaxed)),
+            watch,
             progress: Cell::new(true),
         });
         let fibers = std::iter::repeat_with(|| None).take(threads as usize).collect();
@@ -304,6 +401,35 @@ impl Block {
             }
         }
         if self.state.exited.get() == self.launch.threads { Ran::Ended } else { Ran::Goes }
+    }
+
+    /// Looks at what lanes wait for.
+    pub(crate) fn look(&self, now: u64) {
+        self.state.look(now);
+    }
+
+    /// How many lanes are ready.
+    pub(crate) fn ready_lanes(&self) -> usize {
+        self.state.ready.borrow().len()
+    }
+
+    /// Which lane is the `nth` of those that are ready.
+    pub(crate) fn ready_lane(&self, nth: usize) -> Option<u32> {
+        self.state.ready.borrow().get(nth).copied()
+    }
+
+    /// Runs the `nth` of the lanes that are ready until it waits or makes room.
+    pub(crate) fn run_ready(&mut self, nth: usize, stacks: &mut Stacks) -> Ran {
+        let Some(index) = self.state.ready.borrow_mut().remove(nth) else { return Ran::Goes };
+        if let Err(report) = self.run_lane(index, stacks) {
+            return Ran::Failed(report);
+        }
+        if self.state.exited.get() == self.launch.threads { Ran::Ended } else { Ran::Goes }
+    }
+
+    /// The numbers of its lanes in the world that watches: the first one's, and how many.
+    pub(crate) fn watched_lanes(&self) -> Option<(u32, u32)> {
+        self.state.watch.as_ref().map(|&(_, first)| (first, self.launch.threads))
     }
 
     fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), String> {

@@ -7,8 +7,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::fast::{Scheduler, resident_blocks};
 use crate::inbox::{Command, Inbox, Item, QueueShared};
+use crate::scheduler::{Scheduler, resident_blocks};
 use crate::{Graph, Point, Stopped, WaitingReport};
 
 /// How long a report waits for a scheduler that is in the middle of a lane.
@@ -78,11 +78,15 @@ impl Device {
             }
         })?;
         inbox.set_thread(thread.thread().clone());
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.retain(|device| device.strong_count() > 0);
-        devices.push(Arc::downgrade(&inbox));
-        drop(devices);
+        remember(&inbox);
         Ok(Arc::new(Device { inbox, config, next_queue: AtomicU64::new(1), queues }))
+    }
+
+    /// One whose work a world's thread does, which has been told of the inbox.
+    pub(crate) fn in_world(config: DeviceConfig, inbox: Arc<Inbox>) -> Arc<Device> {
+        remember(&inbox);
+        let queues = Arc::<Mutex<Vec<Weak<QueueShared>>>>::default();
+        Arc::new(Device { inbox, config, next_queue: AtomicU64::new(1), queues })
     }
 
     /// Whether its thread is in this process: not so in the child of a fork.
@@ -127,6 +131,12 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.inbox.send(Command::Shutdown);
     }
+}
+
+fn remember(inbox: &Arc<Inbox>) {
+    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    devices.retain(|device| device.strong_count() > 0);
+    devices.push(Arc::downgrade(inbox));
 }
 
 fn live(queues: &Mutex<Vec<Weak<QueueShared>>>) -> Vec<Arc<QueueShared>> {

@@ -6,13 +6,16 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use mscclrs_device::Kernel;
-use mscclrs_device::arch::host::{Access, Coords, Engine, Spin, set_engine};
+use mscclrs_device::arch::host::{
+    Access, Bits, Coords, Engine, Spin, read_raw, set_engine, write_raw,
+};
+use mscclrs_device::{Kernel, ScopeKind};
 
-use crate::block::BlockState;
+use crate::block::{BlockState, WarpOperation};
+use crate::exact::Watch;
 use crate::stack::Stack;
 
 /// A lane's code on a stack of its own. What it returns is the payload of a panic.
@@ -23,7 +26,7 @@ pub(crate) type Fiber = Coroutine<(), (), Option<Box<dyn Any + Send>>, Stack>;
 pub(crate) enum Waiting {
     #[default]
     No,
-    Barrier,
+    Barrier(&'static Location<'static>),
     Warp(u32),
     Word(Spin),
 }
@@ -41,6 +44,8 @@ pub(crate) struct Lane {
     /// The word and value of a wait that only its timer ended: to wait for the same again is no
     /// progress.
     pub(crate) fruitless: Cell<(usize, u64)>,
+    /// Whether its code ended since a wait ended early.
+    pub(crate) ended_early: Cell<bool>,
 }
 
 impl Lane {
@@ -53,6 +58,7 @@ impl Lane {
             result: Cell::new(0),
             look: Cell::new(false),
             fruitless: Cell::new((0, 0)),
+            ended_early: Cell::new(false),
         }
     }
 
@@ -70,7 +76,25 @@ impl Lane {
         self.waiting.set(Waiting::No);
     }
 
-    fn warp(&self, mask: u32, value: u32, operation: crate::block::WarpOperation) -> u32 {
+    /// The world that watches, and this lane's number there.
+    fn watch(&self) -> Option<(&Watch, u32)> {
+        let (watch, first) = self.block().watch.as_ref()?;
+        Some((watch, first + self.coords.thread))
+    }
+
+    /// After an access: others may get their turn.
+    fn make_room(&self, watch: &Watch) {
+        if watch.is_turn_over() {
+            self.block().get_ready(self.coords.thread);
+            self.suspend(Waiting::No);
+        }
+        // Something was found: the scheduler ends this fiber.
+        while watch.has_failed() {
+            self.suspend(Waiting::No);
+        }
+    }
+
+    fn warp(&self, mask: u32, value: u32, operation: WarpOperation) -> u32 {
         let block = self.block();
         block.progress.set(true);
         if !block.meet(self.coords.thread, mask, value, operation) {
@@ -85,21 +109,25 @@ impl Engine for Lane {
         self.coords
     }
 
-    fn block_any(&self, predicate: bool) -> bool {
+    fn block_any(&self, predicate: bool, from: &'static Location<'static>) -> bool {
         let block = self.block();
         block.progress.set(true);
-        if !block.arrive(self.coords.thread, predicate) {
-            self.suspend(Waiting::Barrier);
+        if !block.arrive(self.coords.thread, predicate, from) {
+            self.suspend(Waiting::Barrier(from));
         }
         block.verdict()
     }
 
     fn warp_exchange(&self, mask: u32, value: u32, lane_mask: u32) -> u32 {
-        self.warp(mask, value, crate::block::WarpOperation::Exchange(lane_mask))
+        self.warp(mask, value, WarpOperation::Exchange(lane_mask))
     }
 
     fn warp_ballot(&self, mask: u32, predicate: bool) -> u32 {
-        self.warp(mask, predicate as u32, crate::block::WarpOperation::Ballot)
+        self.warp(mask, predicate as u32, WarpOperation::Ballot)
+    }
+
+    fn warp_sync(&self, mask: u32) {
+        self.warp(mask, 0, WarpOperation::Sync);
     }
 
     fn spin(&self, spin: Spin) -> bool {
@@ -107,7 +135,7 @@ impl Engine for Lane {
         if self.fruitless.get() != (spin.at as usize, spin.seen) {
             block.progress.set(true);
         }
-        block.watch(self.coords.thread, spin);
+        block.watch_word(self.coords.thread, spin);
         self.suspend(Waiting::Word(spin));
         self.look.get()
     }
@@ -116,7 +144,84 @@ impl Engine for Lane {
         self.block().shared()
     }
 
-    fn access(&self, _: Access) {}
+    fn shared_bytes(&self) -> u32 {
+        self.block().shared_bytes
+    }
+
+    fn now(&self) -> Option<u64> {
+        self.watch().map(|(watch, _)| watch.now())
+    }
+
+    fn ended(&self, early: bool) {
+        self.ended_early.set(early);
+    }
+
+    // Another world of the process may be why accesses come here: then they are what they always are.
+    fn load(&self, access: Access) -> Bits {
+        let Some((watch, who)) = self.watch() else {
+            // SAFETY: the launch's promise: the kernel may read there.
+            return unsafe { read_raw(access.address, access.size) };
+        };
+        let bits = watch.load(who, access);
+        self.make_room(watch);
+        bits
+    }
+
+    fn store(&self, access: Access, bits: Bits) {
+        let Some((watch, who)) = self.watch() else {
+            // SAFETY: the launch's promise: the kernel may write there.
+            return unsafe { write_raw(access.address, access.size, bits) };
+        };
+        watch.store(who, access, bits);
+        self.block().progress.set(true);
+        self.make_room(watch);
+    }
+
+    fn modify(&self, access: Access, change: &dyn Fn(u64) -> Option<u64>) -> u64 {
+        let Some((watch, who)) = self.watch() else {
+            // SAFETY: the launch's promise: the kernel may read and write there.
+            return unsafe { modify_raw(access.address, access.size, change) };
+        };
+        let before = watch.modify(who, access, change);
+        self.block().progress.set(true);
+        self.make_room(watch);
+        before
+    }
+
+    fn fence(&self, scope: ScopeKind) {
+        match self.watch() {
+            Some((watch, who)) => watch.fence(who, scope),
+            None => std::sync::atomic::fence(std::sync::atomic::Ordering::AcqRel),
+        }
+    }
+
+    fn shared_access(&self, access: Access) {
+        let Some((watch, who)) = self.watch() else { return };
+        let block = self.block();
+        watch.shared(who, block.shared_object, block.shared_bytes, access);
+        self.make_room(watch);
+    }
+}
+
+/// A read-modify-write, which another thread sees as one step.
+///
+/// # Safety
+/// The address is a multiple of the size, 4 or 8, and the bytes are mapped.
+unsafe fn modify_raw(address: usize, size: u32, change: &dyn Fn(u64) -> Option<u64>) -> u64 {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    // SAFETY: the caller's promise.
+    unsafe {
+        if size == 4 {
+            let change = |held: u32| change(held.into()).map(|new| new as u32);
+            AtomicU32::from_ptr(address as *mut u32)
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
+                .map_or_else(u64::from, u64::from)
+        } else {
+            let word = AtomicU64::from_ptr(address as *mut u64);
+            let changed = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+            changed.unwrap_or_else(|held| held)
+        }
+    }
 }
 
 /// Makes the fiber of a lane; it begins at the first resume.

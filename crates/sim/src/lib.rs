@@ -5,23 +5,29 @@
 //! on. Kernels of all queues of a device are interleaved on its one thread, so that several ranks on
 //! one device make progress together; devices of a process run beside each other.
 //!
-//! `block` and `lane` know what a block of lanes is; `fast` decides who runs when.
+//! `block` and `lane` know what a block of lanes is; `scheduler` has a device's queues and launches, and
+//! decides who runs when; `exact` runs them in an order that follows from a seed, and looks for faults.
 
 mod block;
 mod device;
 mod error;
-mod fast;
+mod exact;
 mod fork;
 mod inbox;
 mod lane;
 mod point;
 mod reaper;
 mod report;
+mod scheduler;
 mod stack;
 mod work;
 
 pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_reports};
 pub use error::{LaunchError, Stopped};
+pub use exact::{
+    Check, Finding, FindingKind, Hold, MappedMemory, MemoryOwner, Mode, ModeError, Schedule, Site,
+    TestMemory, World,
+};
 pub use point::Point;
 pub use reaper::release_later;
 pub use report::{WaitingReport, WaitingRow};

@@ -57,7 +57,7 @@ impl WaitingReport {
         for (lane, state) in block.lanes().iter().enumerate() {
             let (what, address, seen, line) = match state.waiting.get() {
                 Waiting::No => continue,
-                Waiting::Barrier => ("barrier of the block", 0, 0, String::new()),
+                Waiting::Barrier(from) => ("barrier of the block", 0, 0, from.to_string()),
                 Waiting::Warp(mask) => ("lanes of the warp", 0, mask.into(), String::new()),
                 Waiting::Word(spin) => {
                     (spin.what, spin.at as usize as u64, spin.seen, spin.from.to_string())
@@ -98,7 +98,8 @@ impl fmt::Display for WaitingReport {
             let WaitingRow { kernel, block, what, address, seen, line, lane, lanes } = row;
             write!(f, "\n  kernel {kernel} block {block}: {lanes} lanes (first {lane}) wait for ")?;
             match *address {
-                0 => write!(f, "the {what}")?,
+                0 if line.is_empty() => write!(f, "the {what}")?,
+                0 => write!(f, "the {what}; {line}")?,
                 _ => write!(f, "a {what}: the word at {address:#x} holds {seen:#x}; {line}")?,
             }
         }

@@ -88,6 +88,17 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// Where it moves bytes to, and how many; none for a launch.
+    pub(crate) fn target(&self) -> (u64, u64) {
+        match self {
+            Work::Copy { to, bytes, .. } | Work::Fill { to, bytes, .. } => (*to, *bytes),
+            Work::Upload { to, data } => (*to, data.len() as u64),
+            Work::Launch(_) => (0, 0),
+        }
+    }
+}
+
 /// Work, and which nodes before it in the graph it waits for.
 #[derive(Clone)]
 pub struct Node {

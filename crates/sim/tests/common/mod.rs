@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mscclrs_device::{
-    Control, DeviceModule, Family, Global, Guard, ImageSource, KernelArgs, WaitRecord,
+    Control, DeviceModule, Family, Global, Guard, ImageSource, Kernel, KernelArgs, WaitRecord,
 };
 use mscclrs_sim::{Device, DeviceConfig, Graph, Launch, Queue, Work};
 
@@ -88,6 +88,15 @@ pub fn launch<A: KernelArgs>(
     args: &A,
 ) -> u64 {
     let kernel = family.instance("").expect("the only instance");
+    launch_kernel(queue, kernel, (blocks, threads, shared), args)
+}
+
+pub fn launch_kernel<A: KernelArgs>(
+    queue: &Queue,
+    kernel: &'static Kernel,
+    (blocks, threads, shared): (u32, u32, u32),
+    args: &A,
+) -> u64 {
     // SAFETY: plain data.
     let bytes = unsafe {
         std::slice::from_raw_parts(std::ptr::from_ref(args).cast::<u8>(), size_of::<A>())

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::known::{Knowledge, LaunchKnowledge};
 use crate::inbox::{Inbox, Item, QueueShared};
 use crate::work::{Launch, Work};
 use crate::{Graph, Point, Stopped};
@@ -106,28 +107,33 @@ impl Queue {
     }
 
     /// Goes on as far as it can; true if it wants another turn at once. Launches that begin are
-    /// given to `begin` with their node.
+    /// given to `begin` with their node and what they know.
     pub(super) fn advance(
         &mut self,
         inbox: &Arc<Inbox>,
-        mut begin: impl FnMut(u32, Launch),
+        mut known: Option<&mut Knowledge>,
+        mut begin: impl FnMut(u32, Launch, Option<LaunchKnowledge>),
     ) -> bool {
+        let id = self.shared.id;
         loop {
             match &mut self.current {
                 None => {
                     let Some(item) = self.items.pop_front() else { return false };
-                    self.start(item, inbox);
+                    self.start(item, inbox, known.as_deref_mut());
                 }
                 Some(Current::Waiting(point)) => {
                     if !point.is_passed() && !self.stopped {
                         return false;
+                    }
+                    if let Some(known) = &mut known {
+                        known.submitted(id);
                     }
                     self.current = None;
                     self.complete();
                 }
                 Some(Current::Running(running)) => {
                     if !self.stopped {
-                        step(running, &mut begin);
+                        step(running, id, &mut known, &mut begin);
                     }
                     if !running.is_over(self.stopped) {
                         let waits = running.moves.is_empty() && running.ready.is_empty();
@@ -140,7 +146,7 @@ impl Queue {
         }
     }
 
-    fn start(&mut self, item: Item, inbox: &Arc<Inbox>) {
+    fn start(&mut self, item: Item, inbox: &Arc<Inbox>, known: Option<&mut Knowledge>) {
         match item {
             // Others may wait for the point, and a task may release what they need.
             Item::Pass(point) => point.pass(self.shared.error()),
@@ -159,6 +165,9 @@ impl Queue {
                     self.current = Some(Current::Waiting(point));
                     return;
                 }
+                if let Some(known) = known {
+                    known.submitted(self.shared.id);
+                }
             }
         }
         self.complete();
@@ -171,26 +180,38 @@ impl Queue {
 }
 
 /// Begins what is ready and moves one chunk of every move.
-fn step(running: &mut Running, begin: &mut impl FnMut(u32, Launch)) {
+fn step(
+    running: &mut Running,
+    queue: u64,
+    known: &mut Option<&mut Knowledge>,
+    begin: &mut impl FnMut(u32, Launch, Option<LaunchKnowledge>),
+) {
     while let Some(node) = running.ready.pop() {
         match &running.graph.nodes[node as usize].work {
             Work::Launch(launch) => {
                 running.launches += 1;
-                begin(node, launch.clone());
+                let known = known.as_mut().map(|k| k.begin_launch(queue, launch.kernel.name));
+                begin(node, launch.clone(), known);
             }
             _ => running.moves.push((node, 0)),
         }
         // A short move is over at once, and what follows it can begin in this turn.
-        move_bytes(running);
+        move_bytes(running, known);
     }
-    move_bytes(running);
+    move_bytes(running, known);
 }
 
-fn move_bytes(running: &mut Running) {
+fn move_bytes(running: &mut Running, known: &mut Option<&mut Knowledge>) {
     let mut index = 0;
     while index < running.moves.len() {
         let (node, at) = running.moves[index];
-        match move_chunk(&running.graph.nodes[node as usize].work, at) {
+        let work = &running.graph.nodes[node as usize].work;
+        let next = move_chunk(work, at);
+        if let Some(known) = known {
+            let (to, bytes) = work.target();
+            known.wrote(to + at, next.unwrap_or(bytes) - at);
+        }
+        match next {
             Some(next) => {
                 running.moves[index].1 = next;
                 index += 1;
@@ -205,11 +226,7 @@ fn move_bytes(running: &mut Running) {
 
 /// Moves the bytes from `at` on; gives where to go on, or `None` at the end.
 fn move_chunk(work: &Work, at: u64) -> Option<u64> {
-    let (to, bytes) = match work {
-        Work::Copy { to, bytes, .. } | Work::Fill { to, bytes, .. } => (*to, *bytes),
-        Work::Upload { to, data } => (*to, data.len() as u64),
-        Work::Launch(_) => return None,
-    };
+    let (to, bytes) = work.target();
     let mut count = (bytes - at).min(CHUNK);
     let target = (to + at) as usize as *mut u8;
     // SAFETY: who made the graph promised that the work's addresses may be read and written. Other

@@ -1,13 +1,16 @@
-//! The fast engine: one scheduler thread a device, lanes in turn, memory as the CPU has it.
+//! A device's queues, launches and resident blocks; and the fast engine: one thread a device, lanes in
+//! turn, memory as the CPU has it. `exact` runs the same state in another order.
 //!
-//! A pass takes what came in, begins what can begin, looks at every watched word and runs every lane
+//! A pass of the fast engine takes what came in, begins what can begin, looks at every watched word and runs every lane
 //! that is ready once. After a pass without progress the thread yields: with more processes than
 //! cores the one that would change the word is waiting for this core. After a while it sleeps
 //! shortly between looks, and without any resident block it sleeps until work comes.
 
+mod known;
 mod queue;
 mod residency;
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,11 +18,13 @@ use std::time::Duration;
 use mscclrs_device::arch::global_timer_ns;
 
 use crate::block::{Block, Ran};
+use crate::exact::{All, Watch};
 use crate::inbox::{Command, Inbox};
 use crate::report::WaitingReport;
 use crate::stack::Stacks;
 use crate::work::Launch;
 use crate::{DeviceConfig, Stopped};
+use known::{Knowledge, LaunchKnowledge};
 use queue::Queue;
 use residency::Residency;
 
@@ -47,6 +52,8 @@ struct Run {
     launch: Launch,
     next_block: u32,
     resident: u32,
+    /// Where accesses are watched.
+    known: Option<LaunchKnowledge>,
 }
 
 /// Something to be dropped once queues have done what they had.
@@ -60,10 +67,12 @@ pub(crate) struct Scheduler {
     inbox: Arc<Inbox>,
     queues: Vec<Queue>,
     runs: Vec<Run>,
-    blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
     residency: Residency,
-    stacks: Stacks,
+    pub(crate) stacks: Stacks,
     deferred: Vec<Deferred>,
+    /// What the work of its queues knows, where accesses are watched.
+    known: Option<Knowledge>,
     next_key: u64,
     /// Whose turn it is to get the next place.
     turn: usize,
@@ -87,6 +96,7 @@ impl Scheduler {
             blocks: Vec::new(),
             stacks: Stacks::default(),
             deferred: Vec::new(),
+            known: None,
             next_key: 0,
             turn: 0,
             advance: false,
@@ -94,6 +104,58 @@ impl Scheduler {
             orphaned: false,
             progress_ns: 0,
             told_ns: 0,
+        }
+    }
+
+    /// One whose accesses are watched; `all` is what all work that has ended knows.
+    pub(crate) fn watched(
+        config: DeviceConfig,
+        inbox: Arc<Inbox>,
+        watch: Rc<Watch>,
+        all: All,
+    ) -> Self {
+        let known = Some(Knowledge::new(config.ordinal, watch, all));
+        Scheduler { known, ..Scheduler::new(config, inbox) }
+    }
+
+    /// Takes what came in, begins what can begin, and moves bytes; true if it did anything.
+    pub(crate) fn prepare(&mut self) -> bool {
+        let came = self.inbox.poll();
+        if came {
+            self.receive();
+        }
+        let prepared = came || self.advance || self.begin;
+        while self.advance || self.begin {
+            if self.advance {
+                self.advance_queues();
+            }
+            if self.begin {
+                self.begin_blocks();
+            }
+        }
+        prepared
+    }
+
+    /// Whether nothing is left and nobody can send more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.orphaned && self.queues.is_empty() && self.blocks.is_empty()
+    }
+
+    /// Whether its queues have work that is not done.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queues.iter().any(|queue| queue.completed < queue.received)
+    }
+
+    pub(crate) fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    /// Stops all queues that have work.
+    pub(crate) fn fail(&mut self, error: &Stopped) {
+        let busy = self.queues.iter().filter(|queue| queue.completed < queue.received);
+        let busy: Vec<u64> = busy.map(|queue| queue.shared.id).collect();
+        for queue in busy {
+            self.stop_queue(queue, error.clone());
         }
     }
 
@@ -157,6 +219,9 @@ impl Scheduler {
             match command {
                 Command::Open(shared) => self.queues.push(Queue::new(shared)),
                 Command::Submit(id, item) => {
+                    if let Some(known) = &mut self.known {
+                        known.submitted(id);
+                    }
                     if let Some(queue) = self.queue(id) {
                         queue.push(item);
                     }
@@ -190,12 +255,21 @@ impl Scheduler {
         let (runs, next_key, begin) = (&mut self.runs, &mut self.next_key, &mut self.begin);
         for queue in &mut self.queues {
             let id = queue.shared.id;
-            self.advance |= queue.advance(&self.inbox, |node, launch| {
-                let key = *next_key;
-                *next_key += 1;
-                *begin = true;
-                runs.push(Run { key, queue: id, node, launch, next_block: 0, resident: 0 });
-            });
+            self.advance |=
+                queue.advance(&self.inbox, self.known.as_mut(), |node, launch, known| {
+                    let key = *next_key;
+                    *next_key += 1;
+                    *begin = true;
+                    runs.push(Run {
+                        key,
+                        queue: id,
+                        node,
+                        launch,
+                        next_block: 0,
+                        resident: 0,
+                        known,
+                    });
+                });
         }
         let queues = &self.queues;
         self.deferred.retain(|deferred| {
@@ -223,7 +297,14 @@ impl Scheduler {
                 continue;
             };
             refused = 0;
-            self.blocks.push(Block::new(run.launch.clone(), run.next_block, run.key, place));
+            let (launch, block) = (run.launch.clone(), run.next_block);
+            let watch = match (&mut self.known, &mut run.known) {
+                (Some(all), Some(known)) => {
+                    Some(all.begin_block(run.queue, known, block, launch.threads))
+                }
+                _ => None,
+            };
+            self.blocks.push(Block::new(launch, block, run.key, place, watch));
             run.next_block += 1;
             run.resident += 1;
         }
@@ -255,15 +336,21 @@ impl Scheduler {
         self.runs.iter().find(|run| run.key == key).map_or(u64::MAX, |run| run.queue)
     }
 
-    fn end_block(&mut self, index: usize) {
-        let block = self.blocks.swap_remove(index);
+    pub(crate) fn end_block(&mut self, index: usize) {
+        let block = self.blocks.remove(index);
         self.residency.give(&block.place);
         self.begin = true;
         let Some(at) = self.runs.iter().position(|run| run.key == block.owner) else { return };
         let run = &mut self.runs[at];
         run.resident -= 1;
+        if let (Some(all), Some(known)) = (&self.known, &mut run.known) {
+            all.end_block(known, block.watched_lanes());
+        }
         if run.resident == 0 && run.next_block == run.launch.blocks {
             let run = self.runs.remove(at);
+            if let (Some(all), Some(known)) = (&mut self.known, run.known) {
+                all.end_launch(run.queue, known);
+            }
             if let Some(queue) = self.queue(run.queue) {
                 queue.launch_done(run.node);
             }
@@ -308,7 +395,7 @@ impl Scheduler {
         }
     }
 
-    fn report(&self) -> WaitingReport {
+    pub(crate) fn report(&self) -> WaitingReport {
         let mut report = WaitingReport::new(self.config.ordinal);
         for block in &self.blocks {
             report.add_block(block);

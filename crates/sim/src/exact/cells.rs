@@ -1,0 +1,173 @@
+//! What is remembered of each 8 bytes of memory: who read and wrote it last, and what it held.
+
+use std::collections::HashMap;
+
+use mscclrs_device::arch::host::Op;
+use mscclrs_device::{OrderKind, ScopeKind};
+
+use super::clock::Known;
+
+/// Cells that are made together.
+const PAGE: usize = 256;
+/// Values of a cell that a late load may still see.
+pub(super) const MOST_VALUES: usize = 6;
+
+/// One access, for comparison with later ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    /// Which lane.
+    pub(super) who: u32,
+    pub(super) slot: u32,
+    pub(super) time: u32,
+    /// Which source line.
+    pub(super) line: u32,
+    /// Which bytes of the cell.
+    pub(super) mask: u8,
+    pub(super) op: Op,
+    pub(super) order: OrderKind,
+    pub(super) scope: ScopeKind,
+}
+
+impl Stamp {
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.op, Op::AtomicLoad | Op::AtomicStore | Op::AtomicRmw)
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.op, Op::Store | Op::AtomicStore | Op::AtomicRmw)
+    }
+}
+
+/// What an acquire that sees a value learns.
+#[derive(Clone, Debug)]
+pub(super) struct Release {
+    pub(super) known: Known,
+    pub(super) scope: ScopeKind,
+    /// The lane whose scope it is.
+    pub(super) who: u32,
+}
+
+/// A value that the cell held.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    pub(super) bits: u64,
+    /// Who wrote it; `None` is before everything.
+    pub(super) by: Option<Stamp>,
+    pub(super) release: Option<Release>,
+    /// Slots and times of lanes that have seen it: who knows of them sees nothing older.
+    pub(super) seen: Vec<(u32, u32)>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cell {
+    /// Bytes that something has written.
+    pub(super) written: u8,
+    /// Writes that no later write of the same bytes covers.
+    pub(super) writes: Vec<Stamp>,
+    /// Reads since.
+    pub(super) reads: Vec<Stamp>,
+    /// What it held, oldest first: all that may still be seen in weak mode, else what was written last
+    /// by an atomic.
+    pub(super) values: Vec<Value>,
+}
+
+/// The cells of one piece of memory.
+#[derive(Default)]
+struct Object {
+    /// In the order in which pieces were first used: the same in every run.
+    number: u32,
+    pages: Vec<Option<Box<[Cell; PAGE]>>>,
+}
+
+/// All cells.
+#[derive(Default)]
+pub(super) struct Cells {
+    objects: Vec<Object>,
+    index: HashMap<u64, usize>,
+    last: (u64, usize),
+    numbers: u32,
+}
+
+impl Cells {
+    fn object(&mut self, object: u64) -> usize {
+        if self.last.0 == object && self.last.1 < self.objects.len() {
+            return self.last.1;
+        }
+        let (objects, numbers) = (&mut self.objects, &mut self.numbers);
+        let at = *self.index.entry(object).or_insert_with(|| {
+            objects.push(Object { number: *numbers, pages: Vec::new() });
+            *numbers += 1;
+            objects.len() - 1
+        });
+        self.last = (object, at);
+        at
+    }
+
+    /// The number of a piece of memory, for reports and traces.
+    pub(super) fn number(&mut self, object: u64) -> u32 {
+        let at = self.object(object);
+        self.objects[at].number
+    }
+
+    /// The cell at a multiple of 8.
+    pub(super) fn cell(&mut self, object: u64, offset: u64) -> &mut Cell {
+        let at = self.object(object);
+        let (page, cell) = ((offset / 8) as usize / PAGE, (offset / 8) as usize % PAGE);
+        let pages = &mut self.objects[at].pages;
+        if pages.len() <= page {
+            pages.resize_with(page + 1, || None);
+        }
+        let page = pages[page].get_or_insert_with(|| Box::new([const { Cell::EMPTY }; PAGE]));
+        &mut page[cell]
+    }
+
+    /// What a queue wrote: nothing that was before counts any more.
+    pub(super) fn overwrite(&mut self, object: u64, offset: u64, bytes: u64) {
+        let mut at = offset & !7;
+        while at < offset + bytes {
+            let (from, to) = (offset.saturating_sub(at), (offset + bytes - at).min(8));
+            let cell = self.cell(object, at);
+            let mask = ((0xff_u16 << to) ^ (0xff_u16 << from.min(8))) as u8;
+            cell.written |= mask;
+            cell.writes.retain(|stamp| stamp.mask & !mask != 0);
+            cell.reads.retain(|stamp| stamp.mask & !mask != 0);
+            cell.values.clear();
+            at += 8;
+        }
+    }
+
+    /// Forgets pieces of memory that are gone: their numbers may come again for others.
+    pub(super) fn retain(&mut self, live: impl Fn(u64) -> bool) {
+        let gone: Vec<u64> = self.index.keys().copied().filter(|&object| !live(object)).collect();
+        for object in gone {
+            if let Some(at) = self.index.remove(&object) {
+                self.objects[at].pages = Vec::new();
+            }
+        }
+        self.last = (0, usize::MAX);
+    }
+}
+
+impl Cell {
+    const EMPTY: Cell =
+        Cell { written: 0, writes: Vec::new(), reads: Vec::new(), values: Vec::new() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_queue_writes_is_written_byte_for_byte() {
+        let mut cells = Cells::default();
+        cells.overwrite(5, 6, 11);
+        let written = [0, 8, 16, 24].map(|at| cells.cell(5, at).written);
+        assert_eq!(written, [0b1100_0000, 0xff, 0b0000_0001, 0]);
+    }
+
+    #[test]
+    fn numbers_do_not_depend_on_what_objects_are_called() {
+        let mut cells = Cells::default();
+        assert_eq!([900, 7, 900, 8].map(|object| cells.number(object)), [0, 1, 0, 2]);
+    }
+}

@@ -1,0 +1,129 @@
+//! Vector clocks: what each lane knows of what the others have done.
+//!
+//! A lane has a slot and counts time in it; its clock holds, for every slot, up to which time what was
+//! done there happened before what the lane does now. Lanes of later launches take the slots of lanes
+//! that ended before them, and go on counting where those stopped.
+//!
+//! Clocks are shared until one changes: after a barrier all lanes of a block have the same one.
+
+use std::rc::Rc;
+
+/// What is known of all slots.
+pub(crate) type Known = Rc<Vec<u32>>;
+
+/// The clock of one lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    pub(crate) slot: u32,
+    /// The lane's own time, ahead of what `known` says of its slot.
+    pub(crate) time: u32,
+    known: Known,
+}
+
+impl Clock {
+    pub(crate) fn new(slot: u32, time: u32, known: Known) -> Clock {
+        Clock { slot, time, known }
+    }
+
+    /// Whether what was done in `slot` at `time` happened before.
+    pub(crate) fn knows(&self, slot: u32, time: u32) -> bool {
+        if slot == self.slot {
+            return time <= self.time;
+        }
+        self.known.get(slot as usize).is_some_and(|&known| time <= known)
+    }
+
+    /// All that happened up to now; what comes after it is later.
+    pub(crate) fn release(&mut self) -> Known {
+        set(&mut self.known, self.slot, self.time);
+        self.time += 1;
+        self.known.clone()
+    }
+
+    /// What was known there is known here.
+    pub(crate) fn acquire(&mut self, known: &Known) {
+        join(&mut self.known, known);
+    }
+}
+
+fn set(known: &mut Known, slot: u32, time: u32) {
+    let known = Rc::make_mut(known);
+    if known.len() <= slot as usize {
+        known.resize(slot as usize + 1, 0);
+    }
+    known[slot as usize] = time;
+}
+
+/// What either knows.
+pub(crate) fn join(known: &mut Known, other: &Known) {
+    if Rc::ptr_eq(known, other) || other.is_empty() {
+        return;
+    }
+    if known.is_empty() {
+        *known = other.clone();
+        return;
+    }
+    let known = Rc::make_mut(known);
+    if known.len() < other.len() {
+        known.resize(other.len(), 0);
+    }
+    for (known, other) in known.iter_mut().zip(other.iter()) {
+        *known = (*known).max(*other);
+    }
+}
+
+/// Lanes that meet: what happened before on any of them happened before what comes after on all.
+pub(crate) fn meet<'a>(clocks: impl Iterator<Item = &'a mut Clock>) {
+    let mut clocks: Vec<&mut Clock> = clocks.collect();
+    let mut all = Known::default();
+    for clock in &clocks {
+        join(&mut all, &clock.known);
+    }
+    for clock in &mut clocks {
+        set(&mut all, clock.slot, clock.time);
+    }
+    for clock in clocks {
+        clock.known = all.clone();
+        clock.time += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes() -> [Clock; 3] {
+        [0, 1, 2].map(|slot| Clock::new(slot, 1, Known::default()))
+    }
+
+    #[test]
+    fn only_what_was_released_and_acquired_is_known() {
+        let [mut a, mut b, c] = lanes();
+        let before = a.time;
+        let released = a.release();
+        let after = a.time;
+        assert!(!b.knows(0, before));
+        b.acquire(&released);
+        assert!(b.knows(0, before) && !b.knows(0, after) && !c.knows(0, before));
+        assert!(a.knows(0, after));
+    }
+
+    #[test]
+    fn what_is_known_is_passed_on() {
+        let [mut a, mut b, mut c] = lanes();
+        let time = a.time;
+        b.acquire(&a.release());
+        c.acquire(&b.release());
+        assert!(c.knows(0, time));
+    }
+
+    #[test]
+    fn a_meeting_orders_all_that_came_before_it() {
+        let [mut a, mut b, mut c] = lanes();
+        let (before, other) = (a.time, c.time);
+        meet([&mut a, &mut b].into_iter());
+        assert!(b.knows(0, before) && !b.knows(0, a.time) && !b.knows(2, other));
+        c.acquire(&b.release());
+        assert!(c.knows(0, before));
+    }
+}

@@ -1,0 +1,183 @@
+//! What memory there is: its owners tell of what they map, so that accesses past it are seen, and so
+//! that two mappings of one piece of memory are known to be one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Pieces of memory that are gone and still remembered.
+const REMEMBERED: usize = 256;
+
+/// Who may write memory beside kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryOwner {
+    /// Only kernels and work of queues: a device's memory.
+    Device,
+    /// The host too, at any time: nothing is said about races there.
+    Host,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    /// The same for all mappings of one piece of memory.
+    pub(crate) object: u64,
+    pub(crate) owner: MemoryOwner,
+}
+
+struct Table {
+    live: BTreeMap<u64, Entry>,
+    gone: VecDeque<Entry>,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { live: BTreeMap::new(), gone: VecDeque::new() });
+static VERSION: AtomicU64 = AtomicU64::new(1);
+
+fn table() -> MutexGuard<'static, Table> {
+    // Whole between any two statements that change it.
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory that kernels may use while this lives.
+#[derive(Debug)]
+pub struct MappedMemory(u64);
+
+impl MappedMemory {
+    /// Tells of `bytes` bytes at `start`; `object` is one for all mappings of the same memory.
+    pub fn new(start: u64, bytes: u64, object: u64, owner: MemoryOwner) -> MappedMemory {
+        let mut table = table();
+        table.gone.retain(|gone| gone.start >= start + bytes || gone.start + gone.bytes <= start);
+        table.live.insert(start, Entry { start, bytes, object, owner });
+        VERSION.fetch_add(1, Ordering::Release);
+        MappedMemory(start)
+    }
+
+    /// A number for memory that is mapped once only.
+    pub fn new_object() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Drop for MappedMemory {
+    fn drop(&mut self) {
+        let mut table = table();
+        if let Some(entry) = table.live.remove(&self.0) {
+            table.gone.push_back(entry);
+            if table.gone.len() > REMEMBERED {
+                table.gone.pop_front();
+            }
+        }
+        VERSION.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    In {
+        object: u64,
+        offset: u64,
+        owner: MemoryOwner,
+    },
+    /// It begins so many bytes into memory of so many bytes, and ends behind it.
+    Past {
+        offset: u64,
+        bytes: u64,
+    },
+    /// It lies so far into memory of so many bytes that is not mapped any more.
+    Gone {
+        offset: u64,
+        bytes: u64,
+    },
+    Nowhere,
+}
+
+/// The table as of some moment.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    version: u64,
+    live: Vec<Entry>,
+    last: usize,
+}
+
+impl View {
+    /// Takes what has changed; true if anything has.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let version = VERSION.load(Ordering::Acquire);
+        if version == self.version {
+            return false;
+        }
+        let table = table();
+        self.live = table.live.values().copied().collect();
+        self.last = 0;
+        self.version = version;
+        true
+    }
+
+    pub(crate) fn holds(&self, object: u64) -> bool {
+        self.live.iter().any(|entry| entry.object == object)
+    }
+
+    pub(crate) fn find(&mut self, address: u64, size: u64) -> Found {
+        let within =
+            |entry: &Entry| entry.start <= address && address + size <= entry.start + entry.bytes;
+        if self.live.get(self.last).is_none_or(|entry| !within(entry)) {
+            let after = self.live.partition_point(|entry| entry.start <= address);
+            let Some(index) = after.checked_sub(1) else { return Self::lost(address) };
+            let entry = &self.live[index];
+            if !within(entry) {
+                let offset = address - entry.start;
+                // Not somewhere else altogether.
+                if offset < entry.bytes + (1 << 16) {
+                    return match Self::lost(address) {
+                        gone @ Found::Gone { .. } => gone,
+                        _ => Found::Past { offset, bytes: entry.bytes },
+                    };
+                }
+                return Self::lost(address);
+            }
+            self.last = index;
+        }
+        let Entry { start, object, owner, .. } = self.live[self.last];
+        Found::In { object, offset: address - start, owner }
+    }
+
+    fn lost(address: u64) -> Found {
+        let table = table();
+        let gone = table.gone.iter().rev();
+        let mut gone = gone.filter(|e| e.start <= address && address < e.start + e.bytes);
+        gone.next().map_or(Found::Nowhere, |entry| Found::Gone {
+            offset: address - entry.start,
+            bytes: entry.bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_lies_in_past_behind_or_nowhere() {
+        // Addresses that no process has.
+        let at = 0xf000_0000_0000_0000;
+        let object = MappedMemory::new_object();
+        let first = MappedMemory::new(at, 100, object, MemoryOwner::Device);
+        let again = MappedMemory::new(at + 0x100_0000, 100, object, MemoryOwner::Device);
+        let mut view = View::default();
+        assert!(view.refresh());
+        let owner = MemoryOwner::Device;
+        assert_eq!(view.find(at + 8, 8), Found::In { object, offset: 8, owner });
+        assert_eq!(view.find(at + 0x100_0008, 8), Found::In { object, offset: 8, owner });
+        assert_eq!(view.find(at + 96, 8), Found::Past { offset: 96, bytes: 100 });
+        assert_eq!(view.find(at + (1 << 50), 8), Found::Nowhere);
+        drop(again);
+        assert!(view.refresh() && view.holds(object));
+        assert_eq!(view.find(at + 0x100_0008, 8), Found::Gone { offset: 8, bytes: 100 });
+        drop(first);
+        assert!(view.refresh() && !view.holds(object));
+        assert_eq!(view.find(at, 1), Found::Gone { offset: 0, bytes: 100 });
+    }
+}

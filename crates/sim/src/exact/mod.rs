@@ -1,0 +1,32 @@
+//! Runs that can be had again, and that look for faults: the exact engine.
+//!
+//! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
+//! mode what each load sees follows from its seed. `watch` is what lanes go through at each access;
+//! `races` compares accesses and sees to what orders them, `values` keeps what late loads may see,
+//! `clock` has who knows what, `cells` and `memory` what memory there is; `world` chooses who runs.
+
+mod cells;
+mod clock;
+mod finding;
+mod memory;
+mod mode;
+mod races;
+mod random;
+mod trace;
+mod values;
+mod watch;
+mod world;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+pub(crate) use clock::{Known, join};
+pub use finding::{Finding, FindingKind, Site};
+pub use memory::{MappedMemory, MemoryOwner};
+pub use mode::{Check, Mode, ModeError, Schedule};
+pub use watch::TestMemory;
+pub(crate) use watch::Watch;
+pub use world::{Hold, World};
+
+/// What all work of a world that has ended knows.
+pub(crate) type All = Rc<RefCell<Known>>;

@@ -1,0 +1,120 @@
+//! The order in which memory was accessed: the last steps for reports, a number that stands for all of
+//! them, and where it is asked for every one.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+use mscclrs_device::arch::host::Op;
+use mscclrs_device::{OrderKind, ScopeKind};
+
+/// Steps kept for reports.
+const RECENT: usize = 8192;
+/// Steps of a report.
+pub(super) const STEPS_SHOWN: usize = 12;
+/// Most steps of a trace that is written.
+const MOST: usize = 2_000_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) step: u64,
+    pub(super) who: u32,
+    pub(super) line: u32,
+    pub(super) object: u32,
+    pub(super) offset: u64,
+    pub(super) bits: u64,
+    pub(super) op: Op,
+    pub(super) order: OrderKind,
+    pub(super) scope: ScopeKind,
+}
+
+pub(super) struct Trace {
+    recent: VecDeque<Event>,
+    all: Option<Vec<Event>>,
+    steps: u64,
+    sum: u64,
+}
+
+impl Trace {
+    pub(super) fn new(keep: bool) -> Trace {
+        let all = keep.then(Vec::new);
+        Trace { recent: VecDeque::with_capacity(RECENT), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
+    }
+
+    pub(super) fn add(&mut self, mut event: Event) {
+        self.steps += 1;
+        event.step = self.steps;
+        let words = [
+            u64::from(event.who) << 32 | u64::from(event.object),
+            event.offset << 8 | event.op as u64,
+            event.bits,
+        ];
+        for word in words {
+            self.sum = (self.sum.rotate_left(5) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(event);
+        if let Some(all) = self.all.as_mut().filter(|all| all.len() < MOST) {
+            all.push(event);
+        }
+    }
+
+    /// The latest first.
+    pub(super) fn recent(&self) -> impl Iterator<Item = &Event> {
+        self.recent.iter().rev()
+    }
+
+    /// How many there were, and a number that differs where any differs.
+    pub(super) fn sum(&self) -> (u64, u64) {
+        (self.steps, self.sum)
+    }
+}
+
+impl super::watch::State {
+    /// All steps, as Perfetto and chrome://tracing read them: a process a device, a thread a lane, a
+    /// microsecond a step. Empty where they were not kept.
+    pub(super) fn timeline(&self) -> String {
+        let mut text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+        let mut named = std::collections::HashSet::new();
+        let mut comma = "";
+        for event in self.trace.all.iter().flatten() {
+            let who = self.whos[event.who as usize];
+            let launch = self.launches[who.launch as usize];
+            let thread = who.block * 4096 + who.lane;
+            let mut add = |line: std::fmt::Arguments<'_>| {
+                // Writing to a string does not fail.
+                let _ = write!(text, "{comma}\n{line}");
+                comma = ",";
+            };
+            if named.insert((launch.device, u32::MAX)) {
+                add(format_args!(
+                    "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":\"device {0}\"}}}}",
+                    launch.device
+                ));
+            }
+            if named.insert((launch.device, thread)) {
+                add(format_args!(
+                    "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{thread},\"args\":{{\
+                     \"name\":\"block {} lane {}\"}}}}",
+                    launch.device, who.block, who.lane
+                ));
+            }
+            add(format_args!(
+                "{{\"ph\":\"X\",\"ts\":{},\"dur\":1,\"pid\":{},\"tid\":{thread},\"name\":\"{}\",\"args\":{{\
+                 \"kernel\":\"{}\",\"launch\":{},\"memory\":{},\"byte\":{},\"value\":\"{:#x}\",\"line\":\"{}\"}}}}",
+                event.step,
+                launch.device,
+                super::races::words(event.op, event.order, event.scope),
+                launch.kernel,
+                who.launch,
+                event.object,
+                event.offset,
+                event.bits,
+                self.line_texts[event.line as usize].to_string().replace('\\', "/"),
+            ));
+        }
+        text.push_str("\n]}\n");
+        text
+    }
+}

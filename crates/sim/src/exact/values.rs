@@ -1,0 +1,134 @@
+//! Values that loads may see late, in weak mode.
+//!
+//! A cell keeps the values that it held lately. A load may see any of them that is not older than one
+//! which the lane knows of: one that was written, or seen by somebody, before something that the lane
+//! has acquired. So plain and relaxed stores become visible in any order until a release, loads may be
+//! early, and 16 bytes may come as two halves of different age; but a lane never sees a cell go back,
+//! and read-modify-writes see the newest value. Memory itself holds the newest values.
+
+use mscclrs_device::arch::host::{Access, Bits, Op, read_raw};
+
+use super::cells::{MOST_VALUES, Release, Value};
+use super::mode::Check;
+use super::watch::State;
+
+/// Late values that a lane sees one after the other, at most: what is stored is seen in the end.
+const MOST_LATE: u8 = 4;
+
+impl State {
+    /// Before a store in weak mode: what the cells hold is a value that may still be seen.
+    pub(super) fn keep_value(&mut self, object: u64, offset: u64, size: u32, address: usize) {
+        let (mut at, end) = (offset & !7, offset + u64::from(size));
+        let base = address as u64 - offset;
+        while at < end {
+            // SAFETY: it lies in the same aligned 8 bytes as the access.
+            let bits = first(unsafe { read_raw((base + at) as usize, 8) });
+            let cell = self.cells.cell(object, at);
+            // Something else than a kernel has written it.
+            if cell.values.last().is_some_and(|value| value.bits != bits) {
+                cell.values.clear();
+            }
+            if cell.values.is_empty() {
+                cell.values.push(Value { bits, by: None, release: None, seen: Vec::new() });
+            }
+            at += 8;
+        }
+    }
+
+    /// After a store: the newest value, and what an acquire that sees it learns.
+    pub(super) fn add_value(
+        &mut self,
+        who: u32,
+        access: &Access,
+        object: u64,
+        offset: u64,
+        release: Option<Release>,
+    ) {
+        let weak = self.mode.check == Check::Weak;
+        let stamp = self.stamp(who, access, 0xff);
+        let base = access.address as u64 - offset;
+        let (mut at, end) = (offset & !7, offset + u64::from(access.size));
+        while at < end {
+            let bits = if weak {
+                // SAFETY: it lies in the same aligned 8 bytes as the access.
+                first(unsafe { read_raw((base + at) as usize, 8) })
+            } else {
+                0
+            };
+            let cell = self.cells.cell(object, at);
+            if !weak {
+                cell.values.clear();
+            } else if cell.values.len() == MOST_VALUES {
+                cell.values.remove(0);
+            }
+            if weak || super::races::is_atomic(access.op) {
+                let (by, release) = (Some(stamp), release.clone());
+                cell.values.push(Value { bits, by, release, seen: Vec::new() });
+            }
+            at += 8;
+        }
+    }
+
+    /// What the newest value of a cell makes known.
+    pub(super) fn latest_release(&mut self, object: u64, offset: u64) -> Option<Release> {
+        self.cells.cell(object, offset & !7).values.last()?.release.clone()
+    }
+
+    /// A load in weak mode.
+    pub(super) fn load_late(
+        &mut self,
+        who: u32,
+        access: &Access,
+        object: u64,
+        offset: u64,
+    ) -> Bits {
+        let base = access.address as u64 - offset;
+        let mut bits = [0; 2];
+        let (mut at, end) = (offset & !7, offset + u64::from(access.size));
+        while at < end {
+            let word = self.word_late(who, access, object, at, base);
+            let shift = 8 * (offset.saturating_sub(at)) as u32;
+            let keep = if access.size >= 8 { u64::MAX } else { (1 << (8 * access.size)) - 1 };
+            bits[(at > offset) as usize] = (word >> shift) & keep;
+            at += 8;
+        }
+        bits
+    }
+
+    fn word_late(&mut self, who: u32, access: &Access, object: u64, at: u64, base: u64) -> u64 {
+        // SAFETY: it lies in the same aligned 8 bytes as the access.
+        let newest = first(unsafe { read_raw((base + at) as usize, 8) });
+        let lane = &self.lanes[who as usize];
+        let cell = self.cells.cell(object, at);
+        if cell.values.last().is_some_and(|value| value.bits != newest) {
+            cell.values.clear();
+        }
+        let Some(last) = cell.values.len().checked_sub(1) else { return newest };
+        let known = |value: &Value| {
+            value.by.is_none_or(|by| lane.clock.knows(by.slot, by.time))
+                || value.seen.iter().any(|&(slot, time)| lane.clock.knows(slot, time))
+        };
+        let first = cell.values.iter().rposition(known).unwrap_or(0);
+        let mut chosen = last;
+        if first < last && lane.late < MOST_LATE && self.random.once_in(2) {
+            chosen = first + self.random.below((last - first + 1) as u64) as usize;
+        }
+        let (slot, time) = (lane.clock.slot, lane.clock.time);
+        let value = &mut cell.values[chosen];
+        match value.seen.iter_mut().find(|seen| seen.0 == slot) {
+            Some(seen) => seen.1 = seen.1.min(time),
+            None => value.seen.push((slot, time)),
+        }
+        let (bits, by, release) = (value.bits, value.by, value.release.clone());
+        let lane = &mut self.lanes[who as usize];
+        lane.late = if chosen < last { lane.late + 1 } else { 0 };
+        if access.op == Op::AtomicLoad {
+            self.learn(who, access, release, by);
+        }
+        bits
+    }
+}
+
+fn first([bits, _]: Bits) -> u64 {
+    bits
+}

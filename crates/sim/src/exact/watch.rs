@@ -1,0 +1,469 @@
+//! What lanes go through at every access: the state of a world, and when a lane makes room for others.
+//!
+//! Invariant: no borrow of the state is held while a lane is suspended. All lanes of a world and its
+//! scheduler are on one thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::panic::Location;
+
+use mscclrs_device::ScopeKind;
+use mscclrs_device::arch::host::{Access, Bits};
+
+use super::cells::Cells;
+use super::clock::{Clock, Known, join, meet};
+use super::finding::{Finding, FindingKind, Site};
+use super::memory::{MappedMemory, MemoryOwner, View};
+use super::mode::{Check, Mode, Schedule};
+use super::random::{Random, mix};
+use super::trace::{Event, Trace};
+
+/// Accesses without a store after which those who poll poll in vain.
+const ENDLESS: u64 = 1_000_000;
+/// Nanoseconds of the world's clock an access takes.
+const ACCESS_NS: u64 = 5;
+
+/// A launch, for reports and for what lies in the same grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchInfo {
+    pub(super) kernel: &'static str,
+    pub(super) device: u32,
+}
+
+/// A lane of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who {
+    pub(super) launch: u32,
+    pub(super) block: u32,
+    pub(super) lane: u32,
+}
+
+/// An atomic load that saw what it would have had to acquire.
+#[derive(Clone, Debug)]
+pub(super) struct Miss {
+    /// Slot and time of the store.
+    pub(super) slot: u32,
+    pub(super) time: u32,
+    pub(super) why: String,
+}
+
+/// A lane's own state.
+#[derive(Default)]
+pub(super) struct LaneState {
+    pub(super) clock: Clock,
+    /// What relaxed stores after a fence release.
+    pub(super) fence: Option<(Known, ScopeKind)>,
+    /// What an acquire fence will learn: what relaxed loads saw, and their scope.
+    pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
+    pub(super) misses: VecDeque<Miss>,
+    /// Late values seen one after the other.
+    pub(super) late: u8,
+}
+
+pub(super) struct State {
+    pub(super) mode: Mode,
+    pub(super) random: Random,
+    pub(super) cells: Cells,
+    pub(super) view: View,
+    pub(super) launches: Vec<LaunchInfo>,
+    pub(super) whos: Vec<Who>,
+    pub(super) lanes: Vec<LaneState>,
+    lines: HashMap<*const Location<'static>, u32>,
+    pub(super) line_texts: Vec<&'static Location<'static>>,
+    /// The last time in each slot.
+    slots: Vec<u32>,
+    pub(super) trace: Trace,
+    pub(super) finding: Option<Finding>,
+}
+
+/// One for the devices of a world.
+pub(crate) struct Watch {
+    pub(super) state: RefCell<State>,
+    failed: Cell<bool>,
+    quantum: Cell<u32>,
+    clock_ns: Cell<u64>,
+    since_store: Cell<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(mode: Mode, keep_trace: bool) -> Watch {
+        Watch {
+            state: RefCell::new(State {
+                mode,
+                random: Random::new(mode.seed),
+                cells: Cells::default(),
+                view: View::default(),
+                launches: Vec::new(),
+                whos: Vec::new(),
+                lanes: Vec::new(),
+                lines: HashMap::new(),
+                line_texts: Vec::new(),
+                slots: Vec::new(),
+                trace: Trace::new(keep_trace),
+                finding: None,
+            }),
+            failed: Cell::new(false),
+            quantum: Cell::new(1),
+            clock_ns: Cell::new(1),
+            since_store: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Check {
+        self.state.borrow().mode.check
+    }
+
+    /// Nanoseconds of the world's own clock.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock_ns.get()
+    }
+
+    pub(super) fn pass(&self, ns: u64) {
+        self.clock_ns.set(self.clock_ns.get() + ns);
+    }
+
+    /// Whether something was found: all lanes stay where they are.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    pub(super) fn finding(&self) -> Option<Finding> {
+        self.state.borrow().finding.clone()
+    }
+
+    /// The first finding stays.
+    fn found(&self, state: &mut State, finding: Finding) {
+        self.failed.set(true);
+        state.finding.get_or_insert(finding);
+    }
+
+    /// A fault that is not about two accesses.
+    pub(crate) fn report(&self, kind: FindingKind, what: String, steps: Vec<String>) {
+        let mut state = self.state.borrow_mut();
+        let (here, other, missing, mode) = (None, None, None, state.mode);
+        self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
+    }
+
+    /// A fault of a lane, seen at a place of the source.
+    pub(crate) fn report_at(
+        &self,
+        kind: FindingKind,
+        what: String,
+        (who, from): (u32, Option<&'static Location<'static>>),
+        other: Option<(u32, Option<&'static Location<'static>>)>,
+    ) {
+        let mut state = self.state.borrow_mut();
+        let site = |state: &State, (who, from): (u32, Option<&'static Location<'static>>)| {
+            let line = from.map_or("its end".into(), |from| from.to_string());
+            state.site(who, line, "arrives".into())
+        };
+        let here = Some(site(&state, (who, from)));
+        let other = other.map(|other| site(&state, other));
+        let (missing, steps, mode) = (None, Vec::new(), state.mode);
+        self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
+    }
+
+    /// A lane has made an access: whether it makes room for others now.
+    pub(crate) fn is_turn_over(&self) -> bool {
+        self.pass(ACCESS_NS);
+        let left = self.quantum.get() - 1;
+        self.quantum.set(left);
+        if left == 0 {
+            self.new_turn();
+        }
+        left == 0
+    }
+
+    /// How many accesses the next lane makes before others get their turn.
+    pub(super) fn new_turn(&self) {
+        let mut state = self.state.borrow_mut();
+        let quantum = match state.mode.schedule() {
+            Schedule::RoundRobin => 4,
+            Schedule::OneFar => u32::MAX,
+            Schedule::Random | Schedule::SlowestLast => match state.random.below(8) {
+                0 | 1 => 1,
+                2 | 3 => 2 + state.random.below(6) as u32,
+                4..=6 => 8 + state.random.below(56) as u32,
+                _ => 64 + state.random.below(2048) as u32,
+            },
+        };
+        self.quantum.set(quantum);
+    }
+
+    /// Lanes of a block begin; gives the first one's number. They come after all that is in `known`.
+    pub(crate) fn begin_block(&self, launch: u32, block: u32, slots: &[u32], known: &Known) -> u32 {
+        let state = &mut *self.state.borrow_mut();
+        let first = state.whos.len() as u32;
+        for (lane, &slot) in (0..).zip(slots) {
+            let time = state.slots[slot as usize] + 1;
+            state.whos.push(Who { launch, block, lane });
+            let clock = Clock::new(slot, time, known.clone());
+            state.lanes.push(LaneState { clock, ..Default::default() });
+        }
+        first
+    }
+
+    /// Lanes of a block have ended; adds what they did to `known`.
+    pub(crate) fn end_block(&self, first: u32, lanes: u32, known: &mut Known) {
+        let state = &mut *self.state.borrow_mut();
+        for who in first..first + lanes {
+            let mut lane = std::mem::take(&mut state.lanes[who as usize]);
+            join(known, &lane.clock.release());
+            state.slots[lane.clock.slot as usize] = lane.clock.time;
+        }
+        self.since_store.set(0);
+    }
+
+    pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32) -> u32 {
+        let state = &mut *self.state.borrow_mut();
+        state.launches.push(LaunchInfo { kernel, device });
+        state.launches.len() as u32 - 1
+    }
+
+    pub(crate) fn new_slot(&self) -> u32 {
+        let state = &mut *self.state.borrow_mut();
+        state.slots.push(0);
+        state.slots.len() as u32 - 1
+    }
+
+    /// Lanes meet: their accesses before are ordered before their accesses after.
+    pub(crate) fn meet(&self, whos: impl Iterator<Item = u32>) {
+        let state = &mut *self.state.borrow_mut();
+        if state.mode.check == Check::Ordered {
+            return;
+        }
+        let lanes = &mut state.lanes;
+        let mut chosen: Vec<u32> = whos.collect();
+        chosen.sort_unstable();
+        let mut clocks: Vec<&mut Clock> = Vec::with_capacity(chosen.len());
+        let mut rest: &mut [LaneState] = lanes;
+        let mut at = 0;
+        for who in chosen {
+            let (_, tail) = std::mem::take(&mut rest).split_at_mut((who - at) as usize);
+            let Some((lane, tail)) = tail.split_first_mut() else { break };
+            clocks.push(&mut lane.clock);
+            rest = tail;
+            at = who + 1;
+        }
+        meet(clocks.into_iter());
+        self.since_store.set(0);
+    }
+
+    /// A queue wrote memory.
+    pub(crate) fn wrote(&self, address: u64, bytes: u64) {
+        let state = &mut *self.state.borrow_mut();
+        state.refresh();
+        if let super::memory::Found::In { object, offset, .. } =
+            state.view.find(address, bytes.max(1))
+        {
+            state.cells.overwrite(object, offset, bytes);
+        }
+    }
+
+    pub(crate) fn load(&self, who: u32, access: Access) -> Bits {
+        let polls = self.since_store.get() + 1;
+        self.since_store.set(polls);
+        let mut state = self.state.borrow_mut();
+        let loaded = state.load(who, access);
+        if polls > ENDLESS && !self.failed.get() {
+            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
+                        needs a guard, which ends it on an abort or at its time limit";
+            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, &access, None);
+            self.found(&mut state, finding);
+        }
+        loaded.unwrap_or_else(|finding| {
+            self.found(&mut state, *finding);
+            [0; 2]
+        })
+    }
+
+    pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
+        self.since_store.set(0);
+        let mut state = self.state.borrow_mut();
+        if let Err(finding) = state.store(who, access, bits) {
+            self.found(&mut state, *finding);
+        }
+    }
+
+    pub(crate) fn modify(
+        &self,
+        who: u32,
+        access: Access,
+        change: &dyn Fn(u64) -> Option<u64>,
+    ) -> u64 {
+        let mut state = self.state.borrow_mut();
+        match state.modify(who, access, change) {
+            Ok((before, changed)) => {
+                self.since_store.set(if changed { 0 } else { self.since_store.get() + 1 });
+                before
+            }
+            Err(finding) => {
+                self.found(&mut state, *finding);
+                0
+            }
+        }
+    }
+
+    pub(crate) fn fence(&self, who: u32, scope: ScopeKind) {
+        self.state.borrow_mut().fence(who, scope);
+    }
+
+    /// An access to shared memory of a block, which is an object of its own.
+    pub(crate) fn shared(&self, who: u32, object: u64, bytes: u32, access: Access) {
+        let mut state = self.state.borrow_mut();
+        if let Err(finding) = state.shared(who, object, bytes, access) {
+            self.found(&mut state, *finding);
+        }
+    }
+}
+
+impl State {
+    pub(super) fn refresh(&mut self) {
+        if self.view.refresh() {
+            let view = &self.view;
+            // Shared memory of blocks is not in the view; its numbers never come again.
+            self.cells.retain(|object| object >> 62 == 1 || view.holds(object));
+        }
+    }
+
+    pub(super) fn line(&mut self, from: &'static Location<'static>) -> u32 {
+        let texts = &mut self.line_texts;
+        *self.lines.entry(from).or_insert_with(|| {
+            texts.push(from);
+            texts.len() as u32 - 1
+        })
+    }
+
+    /// Whether a scope of lane `a` has lane `b` in it.
+    pub(super) fn includes(&self, scope: ScopeKind, a: u32, b: u32) -> bool {
+        includes(&self.whos, &self.launches, scope, a, b)
+    }
+
+    pub(super) fn site(&self, who: u32, line: String, what: String) -> Site {
+        let Who { launch, block, lane } = self.whos[who as usize];
+        let LaunchInfo { kernel, device } = self.launches[launch as usize];
+        Site { what, kernel, line, device, block, lane, launch }
+    }
+
+    /// A finding at an access.
+    pub(super) fn about(
+        &mut self,
+        kind: FindingKind,
+        what: String,
+        who: u32,
+        access: &Access,
+        object: Option<(u64, u64)>,
+    ) -> Finding {
+        let text = super::races::words(access.op, access.order, access.scope);
+        let here = Some(self.site(who, access.from.to_string(), text));
+        let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
+        let steps = self.steps(&[who], place);
+        Finding { kind, what, here, other: None, missing: None, steps, mode: self.mode }
+    }
+
+    /// The last steps of these lanes, and on this word.
+    pub(super) fn steps(&self, whos: &[u32], place: Option<(u32, u64)>) -> Vec<String> {
+        let relevant = |event: &&Event| {
+            whos.contains(&event.who)
+                || place.is_some_and(|place| (event.object, event.offset & !7) == place)
+        };
+        let mut steps: Vec<String> = self
+            .trace
+            .recent()
+            .filter(relevant)
+            .take(super::trace::STEPS_SHOWN)
+            .map(|event| self.step(event))
+            .collect();
+        steps.reverse();
+        steps
+    }
+
+    fn step(&self, event: &Event) -> String {
+        let Who { launch, block, lane } = self.whos[event.who as usize];
+        let device = self.launches[launch as usize].device;
+        let line = self.line_texts[event.line as usize];
+        format!(
+            "step {}: device {device} block {block} lane {lane}: {} of {:#x} at byte {:#x} of memory \
+             {}; {line}",
+            event.step,
+            super::races::words(event.op, event.order, event.scope),
+            event.bits,
+            event.offset,
+            event.object,
+        )
+    }
+}
+
+/// Whether a scope of lane `a` has lane `b` in it.
+pub(super) fn includes(
+    whos: &[Who],
+    launches: &[LaunchInfo],
+    scope: ScopeKind,
+    a: u32,
+    b: u32,
+) -> bool {
+    let (a, b) = (&whos[a as usize], &whos[b as usize]);
+    match scope {
+        ScopeKind::Sys => true,
+        ScopeKind::Gpu => launches[a.launch as usize].device == launches[b.launch as usize].device,
+        ScopeKind::Cta => a.launch == b.launch && a.block == b.block,
+    }
+}
+
+/// Whether lanes like this one are held back in a run of this seed.
+pub(super) fn is_slow(seed: u64, device: u32, block: u32, lane: u32) -> bool {
+    let whom = mix(seed ^ 0x510_7e57);
+    let chosen = |of: u64, once_in: u64| mix(seed.wrapping_mul(31) ^ of).is_multiple_of(once_in);
+    match whom % 3 {
+        0 => chosen(u64::from(device), 2),
+        1 => chosen(u64::from(device) << 32 | u64::from(block), 2),
+        _ => chosen(u64::from(device) << 40 | u64::from(block) << 20 | u64::from(lane), 8),
+    }
+}
+
+/// Memory of a test or an example.
+pub struct TestMemory {
+    words: Vec<std::sync::atomic::AtomicU64>,
+    _mapped: MappedMemory,
+}
+
+impl TestMemory {
+    /// So many bytes of zeros, a multiple of 16 and at least one such.
+    pub fn new(bytes: usize) -> TestMemory {
+        TestMemory::owned(bytes, MemoryOwner::Device)
+    }
+
+    /// As `new`, of memory that the host too may write at any time.
+    pub fn of_host(bytes: usize) -> TestMemory {
+        TestMemory::owned(bytes, MemoryOwner::Host)
+    }
+
+    fn owned(bytes: usize, owner: MemoryOwner) -> TestMemory {
+        let count = bytes.div_ceil(16).max(1) * 2 + 2;
+        let words: Vec<_> = (0..count).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
+        let start = (words.as_ptr() as u64).next_multiple_of(16);
+        let object = MappedMemory::new_object();
+        let mapped = MappedMemory::new(start, bytes as u64, object, owner);
+        TestMemory { words, _mapped: mapped }
+    }
+
+    /// Where it begins: a multiple of 16.
+    pub fn address(&self) -> u64 {
+        (self.words.as_ptr() as u64).next_multiple_of(16)
+    }
+
+    fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
+        let skipped = (self.address() - self.words.as_ptr() as u64) as usize / 8;
+        &self.words[skipped + index]
+    }
+
+    /// An 8-byte word of it.
+    pub fn get(&self, index: usize) -> u64 {
+        self.word(index).load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Sets an 8-byte word of it, while no kernel runs.
+    pub fn set(&self, index: usize, value: u64) {
+        self.word(index).store(value, std::sync::atomic::Ordering::Release);
+    }
+}

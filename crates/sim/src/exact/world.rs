@@ -1,0 +1,462 @@
+//! A world: devices with one thread, on which lanes run in an order that follows from a seed.
+//!
+//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more has
+//! come for a moment, device by device; so the order in which host threads happen to run does not
+//! matter, as long as they send all that they are going to before they wait.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use mscclrs_device::arch::host::WATCHED;
+
+use super::All;
+use super::finding::{Finding, FindingKind};
+use super::mode::{Mode, Schedule};
+use super::random::Random;
+use super::watch::{Watch, is_slow};
+use crate::block::Ran;
+use crate::inbox::{Inbox, wait_until};
+use crate::scheduler::Scheduler;
+use crate::{Device, DeviceConfig, Stopped, WaitingReport};
+
+/// For so long nothing may come before what came is begun.
+const CALM: Duration = Duration::from_millis(2);
+/// When everything waits, the world's clock goes on by this.
+const IDLE_NS: u64 = 2_500_000;
+/// Between two looks at what the host does, while everything waits.
+const NAP: Duration = Duration::from_micros(200);
+/// Fruitless looks after which a world that gets nothing more is taken for deadlocked.
+const FRUITLESS: u32 = 8;
+/// How long everything may wait where the host may still do something, if the device does not say.
+const DEADLOCK: Duration = Duration::from_secs(2);
+/// How long who asks for results waits for a world that is in the middle of work.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Switches between two looks at all watched words.
+const LOOK_EVERY: u32 = 16;
+
+struct Shared {
+    mode: Mode,
+    join: Mutex<Sender<(DeviceConfig, Arc<Inbox>)>>,
+    thread: OnceLock<Thread>,
+    /// Whether work waits until a hold is over.
+    held: Mutex<bool>,
+    released: Condvar,
+    results: Mutex<Results>,
+    told: Condvar,
+    /// How often results were asked for.
+    asked: AtomicU64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Results {
+    finding: Option<Finding>,
+    steps: u64,
+    sum: u64,
+    timeline: Option<String>,
+    /// The last question that these answer.
+    answers: u64,
+}
+
+/// Devices of one process whose lanes run in an order that follows from a seed.
+///
+/// The thread ends when the world and its devices are dropped. After a finding every queue of its
+/// devices has stopped: their errors hold the report.
+pub struct World(Arc<Shared>);
+
+/// While it lives, the world begins nothing: what is sent meanwhile begins together.
+pub struct Hold(Arc<Shared>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.released.notify_all();
+        self.0.wake();
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// As of the next moment at which no lane can go on.
+    fn results(&self) -> Results {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        self.wake();
+        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = |results: &Results| results.answers >= asked;
+        wait_until(results, &self.told, Some(ANSWER), done).clone()
+    }
+}
+
+impl World {
+    /// A world without devices. With `timeline` it keeps every step, at most two million.
+    pub fn start(mode: Mode, timeline: bool) -> std::io::Result<World> {
+        let (join, joining) = channel();
+        let shared = Arc::new(Shared {
+            mode,
+            join: Mutex::new(join),
+            thread: OnceLock::new(),
+            held: Mutex::new(false),
+            released: Condvar::new(),
+            results: Mutex::default(),
+            told: Condvar::new(),
+            asked: AtomicU64::new(0),
+        });
+        let own = Arc::downgrade(&shared);
+        let builder = std::thread::Builder::new().name("mscclrs-world".into());
+        let thread = builder.spawn(move || Worker::new(mode, timeline, joining, own).run())?;
+        // Told once, above.
+        let _ = shared.thread.set(thread.thread().clone());
+        WATCHED.store(true, Ordering::Relaxed);
+        Ok(World(shared))
+    }
+
+    /// The world that devices of this process are in, made by the first call with its mode.
+    pub fn of_process(mode: Mode, timeline: bool) -> std::io::Result<&'static World> {
+        static WORLD: OnceLock<World> = OnceLock::new();
+        static MAKING: Mutex<()> = Mutex::new(());
+        let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if WORLD.get().is_none() {
+            let _ = WORLD.set(World::start(mode, timeline)?);
+        }
+        WORLD.get().ok_or_else(|| std::io::Error::other("no world"))
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// A new device of the world.
+    pub fn device(&self, config: DeviceConfig) -> Arc<Device> {
+        let inbox = Arc::<Inbox>::default();
+        if let Some(thread) = self.0.thread.get() {
+            inbox.set_thread(thread.clone());
+        }
+        let join = self.0.join.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread lives as long as the world.
+        let _ = join.send((config.clone(), inbox.clone()));
+        drop(join);
+        self.0.wake();
+        Device::in_world(config, inbox)
+    }
+
+    /// Begins nothing until what this gives is dropped.
+    pub fn hold(&self) -> Hold {
+        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        Hold(self.0.clone())
+    }
+
+    /// What was found. Blocks while lanes run.
+    pub fn finding(&self) -> Option<Finding> {
+        self.0.results().finding
+    }
+
+    /// How many accesses lanes made, and a number that stands for all of them and their order. Blocks
+    /// while lanes run.
+    pub fn trace_sum(&self) -> (u64, u64) {
+        let results = self.0.results();
+        (results.steps, results.sum)
+    }
+
+    /// All steps, as Perfetto reads them, if they were kept. Blocks while lanes run.
+    pub fn timeline(&self) -> Option<String> {
+        self.0.results().timeline
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The thread sees that nobody can add devices.
+        self.0.wake();
+    }
+}
+
+/// What the thread has.
+struct Worker {
+    mode: Mode,
+    timeline: bool,
+    joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
+    shared: Weak<Shared>,
+    watch: Rc<Watch>,
+    all: All,
+    /// By ordinal, and then by when they came.
+    devices: BTreeMap<(u32, u64), Scheduler>,
+    joined: u64,
+    random: Random,
+    /// The device, and the index of the block, whose lane ran last.
+    last: (u32, usize),
+    switches: u32,
+}
+
+impl Worker {
+    fn new(
+        mode: Mode,
+        timeline: bool,
+        joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
+        shared: Weak<Shared>,
+    ) -> Worker {
+        Worker {
+            mode,
+            timeline,
+            joining,
+            shared,
+            watch: Rc::new(Watch::new(mode, timeline)),
+            all: All::default(),
+            devices: BTreeMap::new(),
+            joined: 0,
+            random: Random::new(mode.seed ^ 0x0c70_b05e),
+            last: (0, 0),
+            switches: 0,
+        }
+    }
+
+    fn run(mut self) {
+        let lived = catch_unwind(AssertUnwindSafe(|| self.live()));
+        if lived.is_err() {
+            let error = Stopped::new("the world's scheduler panicked; please report this");
+            for device in self.devices.values_mut() {
+                device.fail(&error);
+            }
+        }
+    }
+
+    fn live(&mut self) {
+        let mut quiet: Option<Instant> = None;
+        let mut fruitless = 0;
+        loop {
+            let held = self.wait_for_release();
+            if self.take() {
+                (quiet, fruitless) = (None, 0);
+                // More may be about to come.
+                if !held {
+                    self.calm();
+                }
+            }
+            let ran = self.run_lanes();
+            if self.watch.has_failed() {
+                self.stop();
+            }
+            if ran {
+                (quiet, fruitless) = (None, 0);
+                continue;
+            }
+            if self.devices.values().all(|device| device.blocks.is_empty()) {
+                self.tell();
+                if self.shared.upgrade().is_none() && self.devices.is_empty() {
+                    return;
+                }
+                let busy = self.devices.values().any(Scheduler::is_busy);
+                std::thread::park_timeout(if busy { NAP } else { Duration::from_millis(100) });
+                (quiet, fruitless) = (None, 0);
+                continue;
+            }
+            // Everything waits.
+            self.tell();
+            self.watch.pass(IDLE_NS);
+            if self.look() {
+                continue;
+            }
+            fruitless += 1;
+            let since = *quiet.get_or_insert_with(Instant::now);
+            let limits = self.devices.values().filter_map(|device| device.config().deadlock);
+            let limit = limits.min().unwrap_or(DEADLOCK);
+            if since.elapsed() > limit && fruitless > FRUITLESS {
+                self.deadlock();
+                continue;
+            }
+            std::thread::park_timeout(NAP.min(limit / 4));
+        }
+    }
+
+    /// Blocks while a hold lasts; true if there was one.
+    fn wait_for_release(&self) -> bool {
+        let Some(shared) = self.shared.upgrade() else { return false };
+        let mut held = shared.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let was = *held;
+        while *held {
+            held = shared.released.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        was
+    }
+
+    /// Takes what came; true if anything did.
+    fn take(&mut self) -> bool {
+        let mut took = false;
+        while let Ok((config, inbox)) = self.joining.try_recv() {
+            let key = (config.ordinal, self.joined);
+            self.joined += 1;
+            let (watch, all) = (self.watch.clone(), self.all.clone());
+            self.devices.insert(key, Scheduler::watched(config, inbox, watch, all));
+            took = true;
+        }
+        for device in self.devices.values_mut() {
+            took |= device.prepare();
+        }
+        self.devices.retain(|_, device| !device.is_over());
+        took
+    }
+
+    /// Waits until nothing more comes for a moment.
+    fn calm(&mut self) {
+        let mut since = Instant::now();
+        while since.elapsed() < CALM {
+            std::thread::park_timeout(CALM);
+            if self.take() {
+                since = Instant::now();
+            }
+        }
+    }
+
+    /// Runs lanes until none can go on; true if any ran.
+    fn run_lanes(&mut self) -> bool {
+        let mut any = false;
+        self.look();
+        loop {
+            let Some((key, block, nth)) = self.choose() else {
+                if self.look() {
+                    continue;
+                }
+                return any;
+            };
+            any = true;
+            self.switches += 1;
+            if self.switches.is_multiple_of(LOOK_EVERY) {
+                self.look();
+            }
+            let Some(device) = self.devices.get_mut(&key) else { continue };
+            let Some(chosen) = device.blocks.get_mut(block) else { continue };
+            chosen.take_progress();
+            match chosen.run_ready(nth, &mut device.stacks) {
+                Ran::Goes => {}
+                Ran::Ended => {
+                    device.end_block(block);
+                    device.prepare();
+                    // What waits for events may be able to go on.
+                    for other in self.devices.values_mut() {
+                        other.prepare();
+                    }
+                }
+                Ran::Failed(report) => {
+                    let kind = if report.contains("panicked") {
+                        FindingKind::Panic
+                    } else {
+                        FindingKind::Warp
+                    };
+                    self.watch.report(kind, report, Vec::new());
+                }
+            }
+            if self.watch.has_failed() {
+                return true;
+            }
+        }
+    }
+
+    /// Looks at all watched words; true if a lane can go on.
+    fn look(&mut self) -> bool {
+        let now = self.watch.now();
+        let mut ready = false;
+        for block in self.devices.values().flat_map(|device| &device.blocks) {
+            block.look(now);
+            ready |= block.is_ready() && block.take_progress();
+        }
+        ready
+    }
+
+    /// The lane that runs next: its device, its block's index, and which of the block's ready ones.
+    fn choose(&mut self) -> Option<((u32, u64), usize, usize)> {
+        let mut ready: Vec<((u32, u64), usize, usize)> = Vec::new();
+        for (key, device) in &self.devices {
+            for (index, block) in device.blocks.iter().enumerate() {
+                let lanes = block.ready_lanes();
+                if lanes > 0 {
+                    ready.push((*key, index, lanes));
+                }
+            }
+        }
+        if ready.is_empty() {
+            return None;
+        }
+        let any = |random: &mut Random, ready: &[((u32, u64), usize, usize)]| {
+            let (key, block, lanes) = ready[random.below(ready.len() as u64) as usize];
+            (key, block, random.below(lanes as u64) as usize)
+        };
+        Some(match self.mode.schedule() {
+            Schedule::Random | Schedule::OneFar => any(&mut self.random, &ready),
+            Schedule::RoundRobin => {
+                let after = |&&((ordinal, _), block, _): &&((u32, u64), usize, usize)| {
+                    (ordinal, block) > self.last
+                };
+                let (key, block, _) = *ready.iter().find(after).unwrap_or(&ready[0]);
+                self.last = (key.0, block);
+                (key, block, 0)
+            }
+            Schedule::SlowestLast => {
+                let first = any(&mut self.random, &ready);
+                let seed = self.mode.seed;
+                let fast = |key: (u32, u64), block: usize, nth: usize| {
+                    let block = &self.devices[&key].blocks[block];
+                    let lane = block.ready_lane(nth).unwrap_or(0);
+                    !is_slow(seed, key.0, block.index, lane)
+                };
+                if fast(first.0, first.1, first.2) {
+                    return Some(first);
+                }
+                let from = self.random.below(ready.len() as u64) as usize;
+                let turned = ready[from..].iter().chain(&ready[..from]);
+                let lanes = turned
+                    .flat_map(|&(key, block, lanes)| (0..lanes).map(move |nth| (key, block, nth)));
+                let mut lanes = lanes;
+                lanes.find(|&(key, block, nth)| fast(key, block, nth)).unwrap_or(first)
+            }
+        })
+    }
+
+    /// Ends all work after a finding.
+    fn stop(&mut self) {
+        let text = self.watch.finding().map_or(String::new(), |finding| finding.to_string());
+        self.tell();
+        let error = Stopped::new(text);
+        for device in self.devices.values_mut() {
+            device.fail(&error);
+            device.prepare();
+        }
+    }
+
+    fn deadlock(&mut self) {
+        let reports: Vec<WaitingReport> = self.devices.values().map(Scheduler::report).collect();
+        let steps = reports.iter().filter(|report| !report.is_empty()).map(|r| r.to_string());
+        let steps = steps.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+        let what = "everything waits, for what nobody does any more";
+        self.watch.report(FindingKind::Deadlock, what.into(), steps.collect());
+    }
+
+    /// Says how far it is.
+    fn tell(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let asked = shared.asked.load(Ordering::Relaxed);
+        let mut results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
+        if results.answers >= asked && !self.watch.has_failed() {
+            return;
+        }
+        let finding = self.watch.finding();
+        let state = self.watch.state.borrow();
+        let (steps, sum) = state.trace.sum();
+        let changed = results.steps != steps;
+        if self.timeline && (changed || results.timeline.is_none()) {
+            results.timeline = Some(state.timeline());
+        }
+        (results.finding, results.steps, results.sum) = (finding, steps, sum);
+        results.answers = asked;
+        shared.told.notify_all();
+    }
+}

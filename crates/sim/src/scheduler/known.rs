@@ -1,0 +1,85 @@
+//! What the work of a device's queues knows of what happened before it, where accesses are watched.
+//!
+//! The lanes of a launch know what the queue's earlier work did. What a host thread submits knows of all
+//! work that had ended by then, whoever waited for it, and so does what comes after a wait for an event:
+//! so some races between launches are not seen, but none is invented.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::exact::{All, Known, Watch, join};
+
+#[derive(Default)]
+struct QueueKnowledge {
+    known: Known,
+    /// Slots of lanes that have ended.
+    free: Vec<u32>,
+}
+
+/// What a launch knows, and what is known after it.
+pub(super) struct LaunchKnowledge {
+    launch: u32,
+    before: Known,
+    after: Known,
+    slots: Vec<u32>,
+}
+
+pub(super) struct Knowledge {
+    device: u32,
+    watch: Rc<Watch>,
+    all: All,
+    queues: BTreeMap<u64, QueueKnowledge>,
+}
+
+impl Knowledge {
+    pub(super) fn new(device: u32, watch: Rc<Watch>, all: All) -> Knowledge {
+        Knowledge { device, watch, all, queues: BTreeMap::new() }
+    }
+
+    /// The queue got an item, or passed a wait for an event.
+    pub(super) fn submitted(&mut self, queue: u64) {
+        join(&mut self.queues.entry(queue).or_default().known, &self.all.borrow());
+    }
+
+    /// The queue wrote memory.
+    pub(super) fn wrote(&self, address: u64, bytes: u64) {
+        self.watch.wrote(address, bytes);
+    }
+
+    pub(super) fn begin_launch(&mut self, queue: u64, kernel: &'static str) -> LaunchKnowledge {
+        let before = self.queues.entry(queue).or_default().known.clone();
+        let launch = self.watch.begin_launch(kernel, self.device);
+        LaunchKnowledge { launch, before, after: Known::default(), slots: Vec::new() }
+    }
+
+    pub(super) fn begin_block(
+        &mut self,
+        queue: u64,
+        launch: &mut LaunchKnowledge,
+        block: u32,
+        lanes: u32,
+    ) -> (Rc<Watch>, u32) {
+        let free = &mut self.queues.entry(queue).or_default().free;
+        let from = launch.slots.len();
+        for _ in 0..lanes {
+            launch.slots.push(free.pop().unwrap_or_else(|| self.watch.new_slot()));
+        }
+        let slots = &launch.slots[from..];
+        let first = self.watch.begin_block(launch.launch, block, slots, &launch.before);
+        (self.watch.clone(), first)
+    }
+
+    pub(super) fn end_block(&self, launch: &mut LaunchKnowledge, lanes: Option<(u32, u32)>) {
+        if let Some((first, count)) = lanes {
+            self.watch.end_block(first, count, &mut launch.after);
+        }
+    }
+
+    pub(super) fn end_launch(&mut self, queue: u64, launch: LaunchKnowledge) {
+        let of_queue = self.queues.entry(queue).or_default();
+        join(&mut of_queue.known, &launch.after);
+        // In the order in which they were taken, so that runs of a seed are the same.
+        of_queue.free.extend(launch.slots.into_iter().rev());
+        join(&mut self.all.borrow_mut(), &launch.after);
+    }
+}

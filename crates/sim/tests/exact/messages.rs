@@ -1,0 +1,123 @@
+//! One lane writes, another reads what it was told of.
+
+use mscclrs_device::atomic::{LoadOrder, StoreOrder};
+use mscclrs_device::{
+    Acquire, Global, Guard, Relaxed, Release, Sys, WaitKind, kernel_args, kernels, poll,
+};
+use mscclrs_sim::{Check, Finding, FindingKind, Mode, TestMemory};
+
+use crate::common::MODULE;
+use crate::world::{Ranks, first_finding};
+
+kernel_args! {
+    pub struct MessageArgs {
+        pub guard: Guard,
+        pub data: Global<u64>,
+        pub flag: Global<u64>,
+        pub seen: Global<u64>,
+        pub rank: u64,
+    }
+}
+
+trait Orders {
+    type Store: StoreOrder;
+    type Load: LoadOrder;
+    const STORE: Self::Store;
+    const LOAD: Self::Load;
+}
+macro_rules! orders {
+    ($($name:ident = $store:ident, $load:ident;)*) => { $(
+        struct $name;
+        impl Orders for $name {
+            type Store = $store;
+            type Load = $load;
+            const STORE: $store = $store;
+            const LOAD: $load = $load;
+        }
+    )* };
+}
+orders! {
+    Ordered = Release, Acquire;
+    NoRelease = Relaxed, Acquire;
+    NoAcquire = Release, Relaxed;
+}
+
+kernels! {
+    module = MODULE;
+    pub fn message<O: Orders>(args: MessageArgs) threads 32 for {
+        "" = <Ordered>,
+        "_no_release" = <NoRelease>,
+        "_no_acquire" = <NoAcquire>,
+    } {
+        if args.rank == 0 {
+            args.data.store(42);
+            args.flag.store_atomic(O::STORE, Sys, 1);
+        } else {
+            poll(&args.guard, args.flag, 1, WaitKind::Semaphore, 0, |v| v == 1)?;
+            args.flag.load_atomic(O::LOAD, Sys);
+            args.seen.store(args.data.load());
+        }
+        Ok(())
+    }
+}
+
+/// What was found, and what was seen.
+fn send(mode: Mode, suffix: &str) -> (Option<Finding>, u64, (u64, u64)) {
+    let ranks = Ranks::new(mode, 2);
+    let memory = TestMemory::new(64);
+    let at = |word: u64| Global::from_address(memory.address() + 8 * word);
+    let kernel = message.instance(suffix).unwrap();
+    let hold = ranks.world.hold();
+    for rank in 0..2 {
+        let (guard, data, flag, seen) = (ranks.guard(), at(0), at(2), at(4));
+        let args = MessageArgs { guard, data, flag, seen, rank };
+        crate::common::launch_kernel(&ranks.queues[rank as usize], kernel, (1, 1, 0), &args);
+    }
+    drop(hold);
+    let finding = ranks.finish();
+    (finding, memory.get(4), ranks.world.trace_sum())
+}
+
+#[test]
+fn an_ordered_message_is_no_finding() {
+    for seed in 0..50 {
+        for check in [Check::Ordered, Check::Checked, Check::Weak] {
+            let (finding, seen, _) = send(Mode::new(check, seed), "");
+            assert_eq!((finding.map(|f| f.to_string()), seen), (None, 42));
+        }
+    }
+}
+
+#[test]
+fn a_message_without_order_is_a_race_that_names_what_is_missing() {
+    for (suffix, missing) in [("_no_release", "a release: "), ("_no_acquire", "an acquire: ")] {
+        let mode = |seed| Mode::new(Check::Checked, seed);
+        let finding = first_finding(1, mode, |mode| send(mode, suffix).0).unwrap();
+        println!("{finding}");
+        assert_eq!(finding.kind, FindingKind::Race);
+        assert!(finding.missing.as_ref().unwrap().starts_with(missing), "{finding}");
+        let (here, other) = (finding.here.unwrap(), finding.other.unwrap());
+        assert_eq!((here.device, other.device), (1, 0));
+        assert!(here.line.contains("messages.rs"), "{here}");
+    }
+}
+
+#[test]
+fn a_message_without_order_comes_late_in_weak_mode() {
+    for suffix in ["_no_release", "_no_acquire"] {
+        let late = (0..100).find(|&seed| send(Mode::new(Check::Weak, seed), suffix).1 == 0);
+        assert!(late.is_some_and(|seed| seed < 20), "{suffix}: {late:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..10 {
+        for check in [Check::Ordered, Check::Checked, Check::Weak] {
+            let run = || send(Mode::new(check, seed), "").2;
+            let (steps, _) = run();
+            assert!(steps > 4);
+            assert_eq!(run(), run());
+        }
+    }
+}

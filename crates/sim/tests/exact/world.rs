@@ -1,0 +1,78 @@
+//! A world with some devices, and launches that begin together.
+
+use std::sync::Arc;
+
+use mscclrs_device::{Control, Family, Global, Guard, KernelArgs};
+use mscclrs_sim::{Device, DeviceConfig, Finding, Mode, Queue, TestMemory, World};
+
+use crate::common::LIMIT;
+
+/// A world with a queue a device.
+pub(crate) struct Ranks {
+    pub(crate) world: World,
+    pub(crate) queues: Vec<Queue>,
+    control: TestMemory,
+    claim: TestMemory,
+}
+
+impl Ranks {
+    pub(crate) fn new(mode: Mode, devices: u32) -> Ranks {
+        Ranks::with(mode, devices, DeviceConfig::default())
+    }
+
+    pub(crate) fn with(mode: Mode, devices: u32, config: DeviceConfig) -> Ranks {
+        let world = World::start(mode, false).unwrap();
+        let deadlock = Some(std::time::Duration::from_millis(20));
+        let device = |ordinal| world.device(DeviceConfig { ordinal, deadlock, ..config.clone() });
+        let devices: Vec<Arc<Device>> = (0..devices).map(device).collect();
+        let queues = devices.iter().map(Device::create_queue).collect();
+        let control = TestMemory::of_host(size_of::<Control>());
+        Ranks { world, queues, control, claim: TestMemory::new(16) }
+    }
+
+    /// One without a time limit.
+    pub(crate) fn guard(&self) -> Guard {
+        Guard {
+            control: Global::from_address(self.control.address()),
+            claim: Global::from_address(self.claim.address()),
+            timeout_ns: 0,
+            launch: 7,
+        }
+    }
+
+    /// Has every wait end.
+    pub(crate) fn abort(&self) {
+        self.control.set(0, 1);
+    }
+
+    /// Enqueues a launch on a device's queue.
+    pub(crate) fn launch<A: KernelArgs>(
+        &self,
+        device: usize,
+        family: &'static Family<A>,
+        (blocks, threads, shared): (u32, u32, u32),
+        args: &A,
+    ) {
+        crate::common::launch(&self.queues[device], family, (blocks, threads, shared), args);
+    }
+
+    /// Waits for all that is enqueued; what was found.
+    pub(crate) fn finish(&self) -> Option<Finding> {
+        for queue in &self.queues {
+            match queue.synchronize(LIMIT) {
+                Ok(done) => assert!(done, "a queue does not end"),
+                Err(_) => return Some(self.world.finding().expect("a report")),
+            }
+        }
+        self.world.finding()
+    }
+}
+
+/// Runs `work` for each seed until it finds something.
+pub(crate) fn first_finding(
+    seeds: u64,
+    mode: impl Fn(u64) -> Mode,
+    work: impl Fn(Mode) -> Option<Finding>,
+) -> Option<Finding> {
+    (0..seeds).find_map(|seed| work(mode(seed)))
+}
