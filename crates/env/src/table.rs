@@ -81,6 +81,16 @@ table! {
     SECRET = "MSCCLRS_SECRET", None,
         Kind::Secret { least: 8 }, "made from the launcher's job id",
         "What ranks prove to each other; the same on every rank.";
+    SIM = "MSCCLRS_SIM", None,
+        Kind::Text(
+            "ordered, checked or weak, then, with commas between, seed=NUMBER and schedule=random, \
+             slowest-last, one-far or round-robin"
+        ), "none",
+        "Runs the CPU devices of this process, whose ranks are threads, in an order that follows from \
+         the seed, and looks for faults of kernels.";
+    SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
+        Kind::Path, "none",
+        "With MSCCLRS_SIM: a file that gets every access in its order, for Perfetto.";
     SOCKET_FAMILY = "MSCCLRS_SOCKET_FAMILY", Some("MSCCLPP_SOCKET_FAMILY"),
         Kind::Choice(&["AF_INET", "AF_INET6"]), "both",
         "Which version of the internet protocol set-up uses.";

@@ -139,12 +139,12 @@ impl Variable {
 
     /// The value as a whole number.
     pub fn number_in<T: TryFrom<u64>>(&self, source: Source<'_>) -> Result<Option<T>> {
-        self.parse(source, |value| self.kind.number(value).and_then(|n| T::try_from(n).ok()))
+        self.parse_in(source, |value| self.kind.number(value).and_then(|n| T::try_from(n).ok()))
     }
 
     /// The value in this process as a time.
     pub fn seconds(&self) -> Result<Option<Duration>> {
-        self.parse(Source::PROCESS, |value| self.kind.seconds(value))
+        self.parse_in(Source::PROCESS, |value| self.kind.seconds(value))
     }
 
     /// Which of its words the value in this process is.
@@ -154,7 +154,7 @@ impl Variable {
 
     /// Which of its words the value is.
     pub fn choice_in(&self, source: Source<'_>) -> Result<Option<&'static str>> {
-        self.parse(source, |value| self.kind.word(value))
+        self.parse_in(source, |value| self.kind.word(value))
     }
 
     /// The value in this process as a secret: an error if it is too short.
@@ -172,10 +172,11 @@ impl Variable {
             Kind::Seconds { .. } => self.kind.seconds(value).is_some(),
             Kind::Path | Kind::Text(_) => true,
         };
-        self.parse(source, |value| allows(value).then_some(())).map(|_| ())
+        self.parse_in(source, |value| allows(value).then_some(())).map(|_| ())
     }
 
-    fn parse<T>(
+    /// What `read` makes of the value; an error where it makes nothing of it.
+    pub fn parse_in<T>(
         &self,
         source: Source<'_>,
         read: impl FnOnce(&str) -> Option<T>,

@@ -100,6 +100,10 @@ impl Device {
         Ok(device)
     }
 
+    pub(crate) fn of(inner: Arc<dyn BackendDevice>) -> Device {
+        Device { inner }
+    }
+
     pub(crate) fn backend(&self) -> &dyn BackendDevice {
         &*self.inner
     }

@@ -21,6 +21,7 @@ mod graph;
 mod handle;
 mod limits;
 mod rlimits;
+pub mod simulation;
 mod stream;
 pub mod topology;
 

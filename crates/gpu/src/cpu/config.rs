@@ -1,13 +1,15 @@
 //! The CPU device's limits.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use mscclrs_env::{self as env, Source};
+use mscclrs_sim::Mode;
 
 use crate::Result;
 
 /// Shared memory of a multiprocessor, and the most a block can have.
-pub(super) const SHARED_BYTES: u32 = 48 * 1024;
+pub(crate) const SHARED_BYTES: u32 = 48 * 1024;
 
 /// Limits of the CPU device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,11 +23,22 @@ pub struct CpuConfig {
     /// (`MSCCLRS_CPU_DEADLOCK_MS`; 0 is never, since what they wait for may come from another
     /// process).
     pub deadlock: Option<Duration>,
+    /// Kernels of all CPU devices of the process run in an order that follows from a seed, and are
+    /// looked at for faults (`MSCCLRS_SIM`).
+    pub simulation: Option<Mode>,
+    /// The file that gets all accesses in their order then (`MSCCLRS_SIM_TRACE`).
+    pub trace: Option<PathBuf>,
 }
 
 impl Default for CpuConfig {
     fn default() -> Self {
-        CpuConfig { multiprocessors: 4, threads: 256, deadlock: None }
+        CpuConfig {
+            multiprocessors: 4,
+            threads: 256,
+            deadlock: None,
+            simulation: None,
+            trace: None,
+        }
     }
 }
 
@@ -45,6 +58,8 @@ impl CpuConfig {
         }
         let deadlock = env::CPU_DEADLOCK_MS.number_in(source)?;
         config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
+        config.simulation = env::SIM.parse_in(source, |text| text.parse().ok())?;
+        config.trace = env::SIM_TRACE.value(source).map(PathBuf::from);
         Ok(config)
     }
 }
@@ -70,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_the_defaults_are() {
-        let CpuConfig { multiprocessors, threads, deadlock } = CpuConfig::default();
+        let CpuConfig { multiprocessors, threads, deadlock, .. } = CpuConfig::default();
         assert_eq!(env::CPU_MULTIPROCESSORS.default, multiprocessors.to_string());
         assert_eq!(env::CPU_THREADS.default, threads.to_string());
         assert_eq!((env::CPU_DEADLOCK_MS.default, deadlock), ("0", None));
@@ -84,9 +99,11 @@ mod tests {
             ("MSCCLRS_CPU_MULTIPROCESSORS", "0"),
             ("MSCCLRS_CPU_MULTIPROCESSORS", "many"),
             ("MSCCLRS_CPU_DEADLOCK_MS", "-1"),
+            ("MSCCLRS_SIM", "chekced,seed=1"),
+            ("MSCCLRS_SIM", "7"),
         ] {
             let text = with(name, value).unwrap_err().to_string();
-            assert!(text.contains(&format!("{name}={value}: allowed is a")), "{text}");
+            assert!(text.contains(&format!("{name}={value}: allowed is ")), "{text}");
         }
     }
 }

@@ -4,10 +4,12 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use mscclrs_device::Kernel;
+use mscclrs_sim::{OnTimeline, World};
 
 use super::config::SHARED_BYTES;
 use super::event::CpuEvent;
@@ -25,7 +27,7 @@ const UUID_PREFIX: [u8; 4] = *b"mCPU";
 
 static OPENED: Mutex<BTreeMap<u32, Weak<CpuDevice>>> = Mutex::new(BTreeMap::new());
 
-pub(super) struct CpuDevice {
+pub(crate) struct CpuDevice {
     ordinal: u32,
     uuid: [u8; 16],
     limits: Limits,
@@ -49,14 +51,27 @@ pub(crate) fn open(ordinal: u32) -> Result<Arc<dyn BackendDevice>> {
 
 impl CpuDevice {
     fn new(ordinal: u32, config: &CpuConfig) -> Result<CpuDevice> {
-        let engine = mscclrs_sim::Device::start(mscclrs_sim::DeviceConfig {
+        let of_engine = mscclrs_sim::DeviceConfig {
             ordinal,
             multiprocessors: config.multiprocessors,
             threads: config.threads,
             shared_bytes: SHARED_BYTES,
             deadlock: config.deadlock,
-        });
+        };
+        let engine = match config.simulation {
+            None => mscclrs_sim::Device::start(of_engine),
+            Some(mode) => World::of_process(mode, config.trace.as_deref().map(on_timeline))
+                .map(|world| world.device(of_engine)),
+        };
         let engine = engine.map_err(|source| Error::System { call: "pthread_create", source })?;
+        Ok(CpuDevice::with_engine(ordinal, config, engine))
+    }
+
+    pub(crate) fn with_engine(
+        ordinal: u32,
+        config: &CpuConfig,
+        engine: Arc<mscclrs_sim::Device>,
+    ) -> CpuDevice {
         let limits = Limits {
             sm: 0,
             multiprocessors: config.multiprocessors,
@@ -65,15 +80,30 @@ impl CpuDevice {
             warp: 32,
             shared_bytes_per_block: SHARED_BYTES,
         };
-        Ok(CpuDevice {
+        CpuDevice {
             ordinal,
             uuid: uuid(ordinal),
             limits,
             engine,
             account: Arc::new(Account::new()),
             streams: Mutex::default(),
-        })
+        }
     }
+}
+
+/// Writes all accesses of kernels to a file.
+fn on_timeline(path: &Path) -> OnTimeline {
+    let path = path.to_owned();
+    Box::new(move |text| {
+        if let Err(error) = std::fs::write(&path, text) {
+            mscclrs_log::warn!(
+                ENV,
+                file = %path.display(),
+                %error,
+                "the file of MSCCLRS_SIM_TRACE cannot be written"
+            );
+        }
+    })
 }
 
 /// Of this process's random number and the ordinal.

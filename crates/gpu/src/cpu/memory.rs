@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mscclrs_sim::{MappedMemory, MemoryOwner};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -49,6 +50,8 @@ impl Account {
 struct Pages {
     at: *mut c_void,
     bytes: usize,
+    /// Told to the simulator: not before the pages are there, and no longer than they are.
+    known: Option<MappedMemory>,
 }
 
 // SAFETY: an address range of the process, the same on every thread.
@@ -72,12 +75,21 @@ impl Pages {
                 }
             }
         };
-        Ok(Pages { at, bytes })
+        Ok(Pages { at, bytes, known: None })
+    }
+
+    /// Tells the simulator that kernels may use the first `bytes` bytes; memory of one file is one
+    /// piece however often it is mapped.
+    fn tell(&mut self, bytes: u64, fd: Option<&OwnedFd>, owner: MemoryOwner) {
+        let file = fd.and_then(|fd| rustix::fs::fstat(fd).ok()).map(|stat| stat.st_ino);
+        let object = file.unwrap_or_else(MappedMemory::new_object);
+        self.known = Some(MappedMemory::new(self.at as usize as u64, bytes, object, owner));
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        self.known = None;
         // SAFETY: mapped by `map`, and nobody uses it any more: see the module. An error would mean
         // that it is not mapped.
         let _ = unsafe { rustix::mm::munmap(self.at, self.bytes) };
@@ -182,7 +194,7 @@ pub(super) fn alloc(
         return Err(refuse(why));
     }
     let made = make(whole, kind);
-    let (pages, fd) = made.map_err(|(call, error)| {
+    let (mut pages, fd) = made.map_err(|(call, error)| {
         account.give(whole);
         match error {
             rustix::io::Errno::NOMEM => {
@@ -191,6 +203,8 @@ pub(super) fn alloc(
             _ => Error::System { call, source: error.into() },
         }
     })?;
+    let owner = if kind == MemoryKind::Host { MemoryOwner::Host } else { MemoryOwner::Device };
+    pages.tell(bytes, fd.as_ref(), owner);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let shared = Arc::new(Shared { id, bytes: whole, device_uuid, fd });
     let address = pages.at as usize as u64;
@@ -252,6 +266,8 @@ struct Adopted {
     bytes: u64,
     /// The allocation that holds it and where it begins there, if it is one of ours.
     within: Option<(Arc<Shared>, u64)>,
+    /// Told to the simulator where it is none of ours: who has it may write it at any time.
+    _known: Option<MappedMemory>,
 }
 
 pub(super) fn adopt(address: u64, bytes: u64) -> Result<Box<dyn BackendMemory>> {
@@ -283,7 +299,10 @@ pub(super) fn adopt(address: u64, bytes: u64) -> Result<Box<dyn BackendMemory>> 
             });
         }
     };
-    Ok(Box::new(Adopted { address, bytes, within }))
+    let foreign =
+        || MappedMemory::new(address, bytes, MappedMemory::new_object(), MemoryOwner::Host);
+    let known = within.is_none().then(foreign);
+    Ok(Box::new(Adopted { address, bytes, within, _known: known }))
 }
 
 impl BackendMemory for Adopted {
@@ -354,7 +373,7 @@ pub(super) fn import(
         let allowed = "memory that is sealed against shrinking";
         return refuse("memory handle", "a descriptor that can shrink".into(), allowed);
     }
-    let pages = Pages::map(allocation_bytes, Some(&fd)).map_err(|error| match error {
+    let mut pages = Pages::map(allocation_bytes, Some(&fd)).map_err(|error| match error {
         rustix::io::Errno::NOMEM => Error::OutOfMemory {
             bytes: allocation_bytes,
             kind: "another process's memory",
@@ -362,6 +381,7 @@ pub(super) fn import(
         },
         error => system("mmap")(error),
     })?;
+    pages.tell(allocation_bytes, Some(&fd), MemoryOwner::Device);
     let address = pages.at as usize as u64 + offset;
     Ok(Box::new(CpuMapping { pages: Some(pages), address, bytes }))
 }

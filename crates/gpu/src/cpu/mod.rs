@@ -13,7 +13,8 @@ mod memory;
 mod stream;
 
 pub use config::CpuConfig;
-pub(crate) use device::open;
+pub(crate) use config::SHARED_BYTES;
+pub(crate) use device::{CpuDevice, open};
 
 use crate::Error;
 

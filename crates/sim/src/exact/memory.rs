@@ -8,6 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Pieces of memory that are gone and still remembered.
 const REMEMBERED: usize = 256;
 
+/// Pieces that begin before an address and are looked at.
+const OVERLAPPING: usize = 8;
+/// Bytes behind a piece that are told to be past it.
+const NEAR: u64 = 1 << 16;
+
 /// Who may write memory beside kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOwner {
@@ -27,7 +32,8 @@ pub(crate) struct Entry {
 }
 
 struct Table {
-    live: BTreeMap<u64, Entry>,
+    /// By where they begin, and then by when they were told of: pieces may overlap.
+    live: BTreeMap<(u64, u64), Entry>,
     gone: VecDeque<Entry>,
 }
 
@@ -41,16 +47,16 @@ fn table() -> MutexGuard<'static, Table> {
 
 /// Memory that kernels may use while this lives.
 #[derive(Debug)]
-pub struct MappedMemory(u64);
+pub struct MappedMemory(u64, u64);
 
 impl MappedMemory {
     /// Tells of `bytes` bytes at `start`; `object` is one for all mappings of the same memory.
     pub fn new(start: u64, bytes: u64, object: u64, owner: MemoryOwner) -> MappedMemory {
         let mut table = table();
         table.gone.retain(|gone| gone.start >= start + bytes || gone.start + gone.bytes <= start);
-        table.live.insert(start, Entry { start, bytes, object, owner });
-        VERSION.fetch_add(1, Ordering::Release);
-        MappedMemory(start)
+        let version = VERSION.fetch_add(1, Ordering::Release);
+        table.live.insert((start, version), Entry { start, bytes, object, owner });
+        MappedMemory(start, version)
     }
 
     /// A number for memory that is mapped once only.
@@ -63,7 +69,7 @@ impl MappedMemory {
 impl Drop for MappedMemory {
     fn drop(&mut self) {
         let mut table = table();
-        if let Some(entry) = table.live.remove(&self.0) {
+        if let Some(entry) = table.live.remove(&(self.0, self.1)) {
             table.gone.push_back(entry);
             if table.gone.len() > REMEMBERED {
                 table.gone.pop_front();
@@ -125,23 +131,24 @@ impl View {
             |entry: &Entry| entry.start <= address && address + size <= entry.start + entry.bytes;
         if self.live.get(self.last).is_none_or(|entry| !within(entry)) {
             let after = self.live.partition_point(|entry| entry.start <= address);
-            let Some(index) = after.checked_sub(1) else { return Self::lost(address) };
-            let entry = &self.live[index];
-            if !within(entry) {
-                let offset = address - entry.start;
-                // Not somewhere else altogether.
-                if offset < entry.bytes + (1 << 16) {
-                    return match Self::lost(address) {
-                        gone @ Found::Gone { .. } => gone,
-                        _ => Found::Past { offset, bytes: entry.bytes },
-                    };
-                }
-                return Self::lost(address);
-            }
+            let before = after.saturating_sub(OVERLAPPING)..after;
+            let Some(index) = before.rev().find(|&index| within(&self.live[index])) else {
+                return match (Self::lost(address), after.checked_sub(1)) {
+                    (Found::Nowhere, Some(index)) => self.behind(index, address),
+                    (lost, _) => lost,
+                };
+            };
             self.last = index;
         }
         let Entry { start, object, owner, .. } = self.live[self.last];
         Found::In { object, offset: address - start, owner }
+    }
+
+    fn behind(&self, index: usize, address: u64) -> Found {
+        let Entry { start, bytes, .. } = self.live[index];
+        let offset = address - start;
+        // Not somewhere else altogether.
+        if offset < bytes + NEAR { Found::Past { offset, bytes } } else { Found::Nowhere }
     }
 
     fn lost(address: u64) -> Found {

@@ -26,7 +26,7 @@ pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
 pub use watch::TestMemory;
 pub(crate) use watch::Watch;
-pub use world::{Hold, World};
+pub use world::{Hold, OnTimeline, World};
 
 /// What all work of a world that has ended knows.
 pub(crate) type All = Rc<RefCell<Known>>;

@@ -69,6 +69,9 @@ struct Results {
 /// devices has stopped: their errors hold the report.
 pub struct World(Arc<Shared>);
 
+/// What gets all steps of a world, as Perfetto reads them, when lanes have run and none can go on.
+pub type OnTimeline = Box<dyn Fn(&str) + Send + Sync>;
+
 /// While it lives, the world begins nothing: what is sent meanwhile begins together.
 pub struct Hold(Arc<Shared>);
 
@@ -100,6 +103,14 @@ impl Shared {
 impl World {
     /// A world without devices. With `timeline` it keeps every step, at most two million.
     pub fn start(mode: Mode, timeline: bool) -> std::io::Result<World> {
+        World::begin(mode, timeline, None)
+    }
+
+    fn begin(
+        mode: Mode,
+        timeline: bool,
+        on_timeline: Option<OnTimeline>,
+    ) -> std::io::Result<World> {
         let (join, joining) = channel();
         let shared = Arc::new(Shared {
             mode,
@@ -113,7 +124,9 @@ impl World {
         });
         let own = Arc::downgrade(&shared);
         let builder = std::thread::Builder::new().name("mscclrs-world".into());
-        let thread = builder.spawn(move || Worker::new(mode, timeline, joining, own).run())?;
+        let thread = builder.spawn(move || {
+            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own) }.run();
+        })?;
         // Told once, above.
         let _ = shared.thread.set(thread.thread().clone());
         WATCHED.store(true, Ordering::Relaxed);
@@ -121,12 +134,12 @@ impl World {
     }
 
     /// The world that devices of this process are in, made by the first call with its mode.
-    pub fn of_process(mode: Mode, timeline: bool) -> std::io::Result<&'static World> {
+    pub fn of_process(mode: Mode, timeline: Option<OnTimeline>) -> std::io::Result<&'static World> {
         static WORLD: OnceLock<World> = OnceLock::new();
         static MAKING: Mutex<()> = Mutex::new(());
         let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         if WORLD.get().is_none() {
-            let _ = WORLD.set(World::start(mode, timeline)?);
+            let _ = WORLD.set(World::begin(mode, timeline.is_some(), timeline)?);
         }
         WORLD.get().ok_or_else(|| std::io::Error::other("no world"))
     }
@@ -185,6 +198,9 @@ impl Drop for World {
 struct Worker {
     mode: Mode,
     timeline: bool,
+    on_timeline: Option<OnTimeline>,
+    /// Steps that it has got.
+    timeline_steps: u64,
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
     watch: Rc<Watch>,
@@ -208,6 +224,8 @@ impl Worker {
         Worker {
             mode,
             timeline,
+            on_timeline: None,
+            timeline_steps: 0,
             joining,
             shared,
             watch: Rc::new(Watch::new(mode, timeline)),
@@ -252,6 +270,7 @@ impl Worker {
             }
             if self.devices.values().all(|device| device.blocks.is_empty()) {
                 self.tell();
+                self.hand_on();
                 if self.shared.upgrade().is_none() && self.devices.is_empty() {
                     return;
                 }
@@ -262,6 +281,7 @@ impl Worker {
             }
             // Everything waits.
             self.tell();
+            self.hand_on();
             self.watch.pass(IDLE_NS);
             if self.look() {
                 continue;
@@ -425,11 +445,24 @@ impl Worker {
     fn stop(&mut self) {
         let text = self.watch.finding().map_or(String::new(), |finding| finding.to_string());
         self.tell();
+        // Before anybody learns of it: the process may end then.
+        self.hand_on();
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
             device.fail(&error);
             device.prepare();
         }
+    }
+
+    /// Hands the steps on to whoever wants all of them.
+    fn hand_on(&mut self) {
+        let Some(on_timeline) = &self.on_timeline else { return };
+        let state = self.watch.state.borrow();
+        let (steps, _) = state.trace.sum();
+        if steps != self.timeline_steps {
+            on_timeline(&state.timeline());
+        }
+        self.timeline_steps = steps;
     }
 
     fn deadlock(&mut self) {
