@@ -45,6 +45,11 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What lay in these bytes before is not to be told of any more.
+pub(super) fn forget(start: u64, bytes: u64) {
+    table().gone.retain(|gone| gone.start >= start + bytes || gone.start + gone.bytes <= start);
+}
+
 /// Memory that kernels may use while this lives.
 #[derive(Debug)]
 pub struct MappedMemory(u64, u64);
@@ -52,8 +57,8 @@ pub struct MappedMemory(u64, u64);
 impl MappedMemory {
     /// Tells of `bytes` bytes at `start`; `object` is one for all mappings of the same memory.
     pub fn new(start: u64, bytes: u64, object: u64, owner: MemoryOwner) -> MappedMemory {
+        forget(start, bytes);
         let mut table = table();
-        table.gone.retain(|gone| gone.start >= start + bytes || gone.start + gone.bytes <= start);
         let version = VERSION.fetch_add(1, Ordering::Release);
         table.live.insert((start, version), Entry { start, bytes, object, owner });
         MappedMemory(start, version)

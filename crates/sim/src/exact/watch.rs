@@ -13,7 +13,7 @@ use mscclrs_device::arch::host::{Access, Bits};
 use super::cells::Cells;
 use super::clock::{Clock, Known, join, meet};
 use super::finding::{Finding, FindingKind, Site};
-use super::memory::{MappedMemory, MemoryOwner, View};
+use super::memory::{MappedMemory, MemoryOwner, View, forget};
 use super::mode::{Check, Mode, Schedule};
 use super::random::{Random, mix};
 use super::trace::{Event, Trace};
@@ -118,8 +118,14 @@ impl Watch {
         self.clock_ns.get()
     }
 
-    pub(super) fn pass(&self, ns: u64) {
+    fn pass(&self, ns: u64) {
         self.clock_ns.set(self.clock_ns.get() + ns);
+    }
+
+    /// Every lane waits, and so none polls without end; time goes on.
+    pub(super) fn all_wait(&self, ns: u64) {
+        self.since_store.set(0);
+        self.pass(ns);
     }
 
     /// Whether something was found: all lanes stay where they are.
@@ -443,6 +449,8 @@ impl TestMemory {
         let words: Vec<_> = (0..count).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
         let start = (words.as_ptr() as u64).next_multiple_of(16);
         let object = MappedMemory::new_object();
+        // What lies behind the bytes belongs to no other memory, whatever was there before.
+        forget(words.as_ptr() as u64, 8 * count as u64);
         let mapped = MappedMemory::new(start, bytes as u64, object, owner);
         TestMemory { words, _mapped: mapped }
     }

@@ -282,7 +282,7 @@ impl Worker {
             // Everything waits.
             self.tell();
             self.hand_on();
-            self.watch.pass(IDLE_NS);
+            self.watch.all_wait(IDLE_NS);
             if self.look() {
                 continue;
             }
@@ -337,7 +337,7 @@ impl Worker {
         }
     }
 
-    /// Runs lanes until none can go on; true if any ran.
+    /// Runs lanes until none can go on; true if any did more than to look in vain at what it waits for.
     fn run_lanes(&mut self) -> bool {
         let mut any = false;
         self.look();
@@ -348,7 +348,6 @@ impl Worker {
                 }
                 return any;
             };
-            any = true;
             self.switches += 1;
             if self.switches.is_multiple_of(LOOK_EVERY) {
                 self.look();
@@ -357,8 +356,9 @@ impl Worker {
             let Some(chosen) = device.blocks.get_mut(block) else { continue };
             chosen.take_progress();
             match chosen.run_ready(nth, &mut device.stacks) {
-                Ran::Goes => {}
+                Ran::Goes => any |= chosen.take_progress(),
                 Ran::Ended => {
+                    any = true;
                     device.end_block(block);
                     device.prepare();
                     // What waits for events may be able to go on.

@@ -1,8 +1,9 @@
 //! A world with some devices, and launches that begin together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use mscclrs_device::{Control, Family, Global, Guard, KernelArgs};
+use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{Device, DeviceConfig, Finding, Mode, Queue, TestMemory, World};
 
 use crate::common::LIMIT;
@@ -22,7 +23,7 @@ impl Ranks {
 
     pub(crate) fn with(mode: Mode, devices: u32, config: DeviceConfig) -> Ranks {
         let world = World::start(mode, false).unwrap();
-        let deadlock = Some(std::time::Duration::from_millis(20));
+        let deadlock = config.deadlock.or(Some(Duration::from_millis(20)));
         let device = |ordinal| world.device(DeviceConfig { ordinal, deadlock, ..config.clone() });
         let devices: Vec<Arc<Device>> = (0..devices).map(device).collect();
         let queues = devices.iter().map(Device::create_queue).collect();
@@ -43,17 +44,6 @@ impl Ranks {
     /// Has every wait end.
     pub(crate) fn abort(&self) {
         self.control.set(0, 1);
-    }
-
-    /// Enqueues a launch on a device's queue.
-    pub(crate) fn launch<A: KernelArgs>(
-        &self,
-        device: usize,
-        family: &'static Family<A>,
-        (blocks, threads, shared): (u32, u32, u32),
-        args: &A,
-    ) {
-        crate::common::launch(&self.queues[device], family, (blocks, threads, shared), args);
     }
 
     /// Waits for all that is enqueued; what was found.

@@ -1,0 +1,41 @@
+//! Waits that nothing ends.
+
+use std::time::Duration;
+
+use mscclrs_device::{Global, Guard, WaitKind, kernel_args, kernels, poll};
+use mscclrs_sim::{Check, DeviceConfig, FindingKind, Mode, TestMemory};
+
+use crate::common::MODULE;
+use crate::world::Ranks;
+
+kernel_args! {
+    pub struct WaitArgs {
+        pub guard: Guard,
+        pub word: Global<u64>,
+    }
+}
+
+kernels! {
+    module = MODULE;
+    pub fn wait<>(args: WaitArgs) threads 256 for { "" = <> } {
+        poll(&args.guard, args.word, 1, WaitKind::Semaphore, 0, |word| word == 1)?;
+        Ok(())
+    }
+}
+
+#[test]
+fn lanes_that_wait_in_vain_are_a_deadlock_however_often_they_look() {
+    // All these lanes look a million times before so long has passed.
+    let deadlock = Some(Duration::from_millis(500));
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        let config = DeviceConfig { deadlock, ..Default::default() };
+        let ranks = Ranks::with(Mode::new(check, 1), 1, config);
+        let memory = TestMemory::new(16);
+        let word = Global::from_address(memory.address());
+        let args = WaitArgs { guard: ranks.guard(), word };
+        crate::common::launch(&ranks.queues[0], &wait, (4, 256, 0), &args);
+        let finding = ranks.finish().unwrap();
+        assert_eq!(finding.kind, FindingKind::Deadlock, "{finding}");
+        assert!(finding.steps.join("\n").contains("256 lanes (first 0) wait for a semaphore"));
+    }
+}
