@@ -5,5 +5,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod messages;
+mod planted;
 mod waits;
 mod world;

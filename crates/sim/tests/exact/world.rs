@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
-use mscclrs_sim::{Device, DeviceConfig, Finding, Mode, Queue, TestMemory, World};
+use mscclrs_sim::{Device, DeviceConfig, Finding, Graph, Mode, Queue, TestMemory, Work, World};
 
 use crate::common::LIMIT;
 
@@ -44,6 +44,14 @@ impl Ranks {
     /// Has every wait end.
     pub(crate) fn abort(&self) {
         self.control.set(0, 1);
+    }
+
+    /// Enqueues a write of words on a device's queue.
+    pub(crate) fn upload(&self, device: usize, to: &TestMemory, words: &[u64]) {
+        let data = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let work = Work::Upload { to: to.address(), data };
+        // SAFETY: a test keeps its memory until its queues are done.
+        self.queues[device].run(Arc::new(unsafe { Graph::single(work) }));
     }
 
     /// Waits for all that is enqueued; what was found.

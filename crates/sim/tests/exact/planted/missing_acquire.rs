@@ -1,0 +1,55 @@
+//! A wait without acquire: the lane may read data from before the signal that it has seen.
+
+use mscclrs_device::{Aborted, block_any, block_dim, block_sync, kernels, thread_idx};
+use mscclrs_sim::{Check, Mode};
+
+use super::pair::{Pair, PairArgs, WORDS};
+use super::{Form, Outcome, Right, Wrong};
+use crate::common::MODULE;
+
+kernels! {
+    module = MODULE;
+    pub fn receive<F: Form>(args: PairArgs) threads 32 for { "_right" = <Right>, "_wrong" = <Wrong>, } {
+        let (lane, lanes) = (thread_idx(), block_dim());
+        if args.rank == 0 {
+            args.channel.put(0, 0, 4 * args.count, lane, lanes);
+            block_sync();
+            if lane == 0 {
+                args.channel.signal();
+            }
+            return Ok(());
+        }
+        let (channel, guard) = (&args.channel, &args.guard);
+        let wait = || if F::RIGHT { channel.wait(guard) } else { channel.wait_relaxed(guard) };
+        if block_any(lane == 0 && wait().is_err()) {
+            return Err(Aborted);
+        }
+        for word in (lane..args.count as u32).step_by(lanes as usize) {
+            args.out.at(word).store(channel.local.cast::<u32>().at(word).load());
+        }
+        Ok(())
+    }
+}
+
+fn run(mode: Mode, form: &str) -> Outcome {
+    let mut pair = Pair::new(mode);
+    pair.launch_both(&receive, form, 32);
+    let finding = pair.finish();
+    Outcome { finding, right: pair.got_the_data(1, WORDS) }
+}
+
+#[test]
+fn a_wait_without_acquire_is_a_race() {
+    let finding = super::finding(Check::Checked, run);
+    super::is_race_between_ranks(&finding, "missing_acquire.rs", "an acquire: the relaxed load");
+}
+
+#[test]
+fn a_wait_without_acquire_lets_old_data_be_seen() {
+    super::gives_wrong_results(Check::Weak, run);
+}
+
+#[test]
+fn a_wait_with_acquire_is_right() {
+    super::stays_right(run);
+}
