@@ -67,13 +67,11 @@ fn send(mode: Mode, suffix: &str) -> (Option<Finding>, u64, (u64, u64)) {
     let memory = TestMemory::new(64);
     let at = |word: u64| Global::from_address(memory.address() + 8 * word);
     let kernel = message.instance(suffix).unwrap();
-    let hold = ranks.world.hold();
     for rank in 0..2 {
         let (guard, data, flag, seen) = (ranks.guard(), at(0), at(2), at(4));
         let args = MessageArgs { guard, data, flag, seen, rank };
         crate::common::launch_kernel(&ranks.queues[rank as usize], kernel, (1, 1, 0), &args);
     }
-    drop(hold);
     let finding = ranks.finish();
     (finding, memory.get(4), ranks.world.trace_sum())
 }

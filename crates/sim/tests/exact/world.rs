@@ -1,10 +1,13 @@
-//! A world with some devices, and launches that begin together.
+//! A world with some devices. All that is enqueued before the end is waited for begins together.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
-use mscclrs_sim::{Device, DeviceConfig, Finding, Graph, Mode, Queue, TestMemory, Work, World};
+use mscclrs_sim::{
+    Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, TestMemory, Work, World,
+};
 
 use crate::common::LIMIT;
 
@@ -14,6 +17,7 @@ pub(crate) struct Ranks {
     pub(crate) queues: Vec<Queue>,
     control: TestMemory,
     claim: TestMemory,
+    hold: Cell<Option<Hold>>,
 }
 
 impl Ranks {
@@ -23,12 +27,13 @@ impl Ranks {
 
     pub(crate) fn with(mode: Mode, devices: u32, config: DeviceConfig) -> Ranks {
         let world = World::start(mode, false).unwrap();
+        let hold = Cell::new(Some(world.hold()));
         let deadlock = config.deadlock.or(Some(Duration::from_millis(20)));
         let device = |ordinal| world.device(DeviceConfig { ordinal, deadlock, ..config.clone() });
         let devices: Vec<Arc<Device>> = (0..devices).map(device).collect();
         let queues = devices.iter().map(Device::create_queue).collect();
         let control = TestMemory::of_host(size_of::<Control>());
-        Ranks { world, queues, control, claim: TestMemory::new(16) }
+        Ranks { world, queues, control, claim: TestMemory::new(16), hold }
     }
 
     /// One without a time limit.
@@ -54,8 +59,9 @@ impl Ranks {
         self.queues[device].run(Arc::new(unsafe { Graph::single(work) }));
     }
 
-    /// Waits for all that is enqueued; what was found.
+    /// Begins all that is enqueued, and waits for its end; what was found.
     pub(crate) fn finish(&self) -> Option<Finding> {
+        self.hold.take();
         for queue in &self.queues {
             match queue.synchronize(LIMIT) {
                 Ok(done) => assert!(done, "a queue does not end"),

@@ -29,7 +29,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch(0, &turn, form, 64, &pair.args(0));
     let finding = pair.finish();
     let right = (0..64).all(|lane| pair.out(0, lane) == super::pair::datum(0, 63 - lane));

@@ -36,7 +36,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     let call = |count: u64, change: u32| {
         for rank in 0..2 {
             pair.set_data(rank, |word| datum(rank, word) + change);

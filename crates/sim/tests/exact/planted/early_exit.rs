@@ -38,7 +38,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch_both(&send, form, 64);
     let finding = pair.finish();
     Outcome { finding, right: pair.got_the_data(1, WORK) }

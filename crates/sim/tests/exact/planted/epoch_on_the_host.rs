@@ -31,7 +31,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     let kernel = exchange.instance(form).unwrap();
     let graphs = [0, 1].map(|rank| {
         let args = PairArgs { epoch: 9, ..pair.args(rank) };

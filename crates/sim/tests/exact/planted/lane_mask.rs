@@ -22,7 +22,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch(0, &swap, form, LANES, &pair.args(0));
     let finding = pair.finish();
     let right = (0..LANES).all(|lane| pair.out(0, lane) == datum(0, lane ^ 1));

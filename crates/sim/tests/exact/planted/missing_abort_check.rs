@@ -23,7 +23,7 @@ kernels! {
 
 /// The peer never comes.
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.ranks.abort();
     pair.launch(1, &receive, form, 1, &pair.args(1));
     let finding = pair.finish();

@@ -31,7 +31,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch_both(&tell, form, 1);
     let finding = pair.finish();
     Outcome { finding, right: pair.out(1, 0) == 42 }

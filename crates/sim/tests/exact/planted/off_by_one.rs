@@ -22,7 +22,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch(0, &copy_out, form, 32, &pair.args(0));
     let finding = pair.finish();
     Outcome { finding, right: pair.got_the_data(0, WORDS) }

@@ -47,7 +47,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch_both(&stream, form, CHUNK);
     let finding = pair.finish();
     let right = (0..CHUNK * CHUNKS).all(|word| pair.out(1, word) == datum(0, word));

@@ -30,7 +30,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     let kernel = turn.instance(form).unwrap();
     launch_kernel(&pair.ranks.queues[0], kernel, (1, LANES, 4 * LANES), &pair.args(0));
     let finding = pair.finish();

@@ -32,7 +32,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     for _ in 0..CALLS {
         for rank in 0..2 {
             let args = PairArgs { count: 32, ..pair.args(rank) };

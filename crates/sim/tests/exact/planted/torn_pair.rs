@@ -40,7 +40,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     pair.launch_both(&send, form, 1);
     let finding = pair.finish();
     Outcome { finding, right: (pair.out(1, 0), pair.out(1, 1)) == DATA }

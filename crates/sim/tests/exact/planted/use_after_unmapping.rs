@@ -18,7 +18,7 @@ kernels! {
 }
 
 fn run(mode: Mode, form: &str) -> Outcome {
-    let mut pair = Pair::new(mode);
+    let pair = Pair::new(mode);
     // The peer's memory, as this rank has mapped it.
     let words = vec![0_u128; WORDS as usize / 4];
     let address = words.as_ptr() as u64;
