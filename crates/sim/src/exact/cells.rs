@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::clock::Known;
+use super::clock::{Known, join};
 
 /// Cells that are made together.
 const PAGE: usize = 256;
@@ -45,6 +45,26 @@ pub(super) struct Release {
     pub(super) scope: ScopeKind,
     /// The lane whose scope it is.
     pub(super) who: u32,
+    /// What a read-modify-write hands on that has another scope than its own.
+    pub(super) also: Option<Box<Release>>,
+}
+
+impl Release {
+    /// It, and what it hands on.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Release> {
+        std::iter::successors(Some(self), |release| release.also.as_deref())
+    }
+
+    /// Hands on another one, which hands on nothing.
+    pub(super) fn add(&mut self, release: Box<Release>) {
+        if self.scope == release.scope {
+            return join(&mut self.known, &release.known);
+        }
+        match &mut self.also {
+            Some(also) => also.add(release),
+            None => self.also = Some(release),
+        }
+    }
 }
 
 /// A value that the cell held.
@@ -54,8 +74,22 @@ pub(super) struct Value {
     /// Who wrote it; `None` is before everything.
     pub(super) by: Option<Stamp>,
     pub(super) release: Option<Release>,
+    /// Who wrote the other 4 bytes last and what that released, where this write was of 4 only.
+    pub(super) beside: Option<Box<(Stamp, Option<Release>)>>,
     /// Slots and times of lanes that have seen it: who knows of them sees nothing older.
     pub(super) seen: Vec<(u32, u32)>,
+}
+
+impl Value {
+    /// Who wrote these bytes of it, and what that released.
+    pub(super) fn write(&self, mask: u8) -> Option<(Stamp, &Option<Release>)> {
+        let by = self.by?;
+        match &self.beside {
+            Some(beside) if by.mask & mask == 0 => Some((beside.0, &beside.1)),
+            _ if by.mask & mask == 0 => None,
+            _ => Some((by, &self.release)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]

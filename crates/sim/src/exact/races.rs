@@ -7,6 +7,8 @@
 //! what comes after the other; so do fences with relaxed atomics, barriers, and the order of launches in
 //! a queue. A relaxed load orders nothing.
 
+use std::collections::VecDeque;
+
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
@@ -16,10 +18,12 @@ use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::trace::Event;
-use super::watch::{Miss, State, includes};
+use super::watch::{Miss, OfWord, State, includes};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
 const MISSES: usize = 8;
+/// Words of which a lane remembers what it released last, and what it saw last.
+const WORDS: usize = 4;
 
 pub(super) type Checked<T> = Result<T, Box<Finding>>;
 
@@ -66,7 +70,7 @@ struct At {
 }
 
 /// The cells that an access touches: their offsets and which of their bytes.
-fn parts(offset: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
+pub(super) fn parts(offset: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
     let first = (0xff_u16 >> (8 - size.min(8))) << (offset % 8);
     let second = (size == 16).then_some((offset + 8, 0xff));
     std::iter::once((offset & !7, first as u8)).chain(second)
@@ -129,7 +133,7 @@ impl State {
             && access.op == Op::AtomicLoad
             && self.mode.check == Check::Checked
         {
-            self.synchronize(who, &access, at.object, at.offset);
+            self.synchronize(who, &access, at);
         }
         self.trace(who, &access, at, bits);
         Ok(bits)
@@ -149,7 +153,7 @@ impl State {
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         unsafe { write_raw(access.address, access.size, bits) };
         if watched && self.mode.check != Check::Ordered {
-            let release = self.release(who, &access);
+            let release = self.release(who, &access, at);
             self.add_value(who, &access, at.object, at.offset, release);
         }
         self.trace(who, &access, at, bits);
@@ -176,16 +180,16 @@ impl State {
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         let before = unsafe { read_raw(access.address, access.size) }[0];
         let after = change(before);
-        let earlier = watched.then(|| self.latest_release(at.object, at.offset)).flatten();
+        let earlier = watched.then(|| self.handed_on(who, &access, at)).flatten();
         if watched {
-            self.synchronize(who, &access, at.object, at.offset);
+            self.synchronize(who, &access, at);
         }
         if let Some(after) = after {
             // SAFETY: as above. Only lanes of this thread write device memory; what the host writes
             // at the same time may be lost, as a GPU's atomics are none for the CPU.
             unsafe { write_raw(access.address, access.size, [after, 0]) };
             if watched {
-                let own = self.release(who, &access);
+                let own = self.release(who, &access, at);
                 let release = chain(earlier, own);
                 self.add_value(who, &access, at.object, at.offset, release);
             }
@@ -200,6 +204,7 @@ impl State {
         }
         let lane = &mut self.lanes[who as usize];
         let pending = std::mem::take(&mut lane.pending);
+        lane.seen.clear();
         for (release, load_scope) in pending {
             if self.includes(narrower(scope, load_scope), who, release.who) {
                 self.lanes[who as usize].clock.acquire(&release.known);
@@ -266,6 +271,7 @@ impl State {
         let clock = &self.lanes[who as usize].clock;
         let covered = |before: &Stamp| {
             before.mask & !mask == 0
+                && !is_safer(&stamp, before)
                 && (before.slot == stamp.slot || clock.knows(before.slot, before.time))
         };
         if stamp.writes() {
@@ -325,24 +331,59 @@ impl State {
     }
 
     /// What a store makes known to who acquires it.
-    fn release(&mut self, who: u32, access: &Access) -> Option<Release> {
+    fn release(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
         if !is_atomic(access.op) {
             return None;
         }
         let lane = &mut self.lanes[who as usize];
+        let (place, scope) = ((at.object, at.offset), access.scope);
         if releases(access.order) {
-            return Some(Release { known: lane.clock.release(), scope: access.scope, who });
+            let release = Release { known: lane.clock.release(), scope, who, also: None };
+            lane.released.retain(|(before, _)| *before != place);
+            lane.released.truncate(WORDS - 1);
+            lane.released.push_front((place, release.clone()));
+            return Some(release);
         }
-        let (known, scope) = lane.fence.clone()?;
-        Some(Release { known, scope: narrower(scope, access.scope), who })
+        let fence = lane.fence.clone().map(|(known, fence_scope)| Release {
+            known,
+            scope: narrower(fence_scope, scope),
+            who,
+            also: None,
+        });
+        // A release of a word goes on in the lane's later stores to it.
+        let before = lane.released.iter().find(|(before, _)| *before == place);
+        let before = before.map(|(_, release)| Release {
+            scope: narrower(release.scope, scope),
+            ..release.clone()
+        });
+        chain(before, fence)
     }
 
-    /// What an atomic load learns from the value that it sees.
-    fn synchronize(&mut self, who: u32, access: &Access, object: u64, offset: u64) {
-        let cell = self.cells.cell(object, offset & !7);
-        let Some(value) = cell.values.last() else { return };
-        let (release, by) = (value.release.clone(), value.by);
-        self.learn(who, access, release, by);
+    /// What was released before a read-modify-write and goes on in what it writes.
+    fn handed_on(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
+        let (cell, mask) = parts(at.offset, access.size).next()?;
+        let earlier = self.latest_release(at.object, cell, mask)?;
+        let reaching = earlier.all().filter(|release| self.reaches(release, access, who));
+        reaching
+            .cloned()
+            .map(|release| Release { also: None, ..release })
+            .fold(None, |a, b| chain(a, Some(b)))
+    }
+
+    /// Whether the scopes of a release and of a load hold each other's lanes.
+    fn reaches(&self, release: &Release, access: &Access, who: u32) -> bool {
+        self.includes(release.scope, release.who, who)
+            && self.includes(access.scope, who, release.who)
+    }
+
+    /// What an atomic load learns from the newest value.
+    fn synchronize(&mut self, who: u32, access: &Access, at: At) {
+        for (cell, mask) in parts(at.offset, access.size) {
+            let value = self.cells.cell(at.object, cell).values.last();
+            let write = value.and_then(|value| value.write(mask));
+            let write = write.map(|(by, release)| (by, release.clone()));
+            self.learn(who, access, (at.object, cell, mask), write);
+        }
     }
 
     /// What an atomic load learns from a value.
@@ -350,28 +391,39 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        release: Option<Release>,
-        by: Option<Stamp>,
+        (object, at, mask): (u64, u64, u8),
+        write: Option<(Stamp, Option<Release>)>,
     ) {
-        let Some(by) = by.filter(|by| by.who != who) else { return };
-        let reaches = release.as_ref().is_some_and(|release| {
-            self.includes(release.scope, release.who, who)
-                && self.includes(access.scope, who, release.who)
-        });
-        match release {
-            Some(release) if reaches && acquires(access.order) => {
-                self.lanes[who as usize].clock.acquire(&release.known);
-                return;
-            }
-            Some(release) if reaches => {
-                let pending = &mut self.lanes[who as usize].pending;
-                // The newest of each lane is enough.
-                pending.retain(|(before, _)| before.who != release.who);
-                pending.push((release, access.scope));
-            }
-            _ => {}
+        let place = (object, at + u64::from(mask.trailing_zeros()));
+        if acquires(access.order) {
+            self.learn_seen(who, access, place);
         }
-        if self.mode.check != Check::Checked
+        let Some((by, release)) = write else { return };
+        if by.who == who || !by.is_atomic() {
+            return;
+        }
+        let mut reaches = false;
+        for release in release.iter().flat_map(Release::all) {
+            if !self.reaches(release, access, who) {
+                continue;
+            }
+            reaches = true;
+            let (lane, load_scope) = (&mut self.lanes[who as usize], access.scope);
+            if acquires(access.order) {
+                lane.clock.acquire(&release.known);
+                continue;
+            }
+            let same = |(before, scope): &&mut (Release, ScopeKind)| {
+                (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
+            };
+            match lane.pending.iter_mut().find(same) {
+                Some((before, _)) => join(&mut before.known, &release.known),
+                None => lane.pending.push((release.clone(), load_scope)),
+            }
+            remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
+        }
+        if (reaches && acquires(access.order))
+            || self.mode.check != Check::Checked
             || self.lanes[who as usize]
                 .misses
                 .iter()
@@ -380,35 +432,51 @@ impl State {
             return;
         }
         let (load, store) = (access.from, self.line_texts[by.line as usize]);
-        let why = if !releases(by.order) && !reaches && by.scope == ScopeKind::Sys {
-            format!(
-                "a release: the {} at {load} saw the {} at {store}, which orders nothing",
-                words(access.op, access.order, access.scope),
-                words(by.op, by.order, by.scope)
-            )
-        } else if !reaches {
-            format!(
-                "a scope that holds both lanes: the {} at {load} saw the {} at {store}",
-                words(access.op, access.order, access.scope),
-                words(by.op, by.order, by.scope)
-            )
-        } else {
-            format!(
-                "an acquire: the {} at {load} saw the {} at {store}, but orders nothing",
-                words(access.op, access.order, access.scope),
-                words(by.op, by.order, by.scope)
-            )
+        let scopes_meet =
+            self.includes(by.scope, by.who, who) && self.includes(access.scope, who, by.who);
+        let (missing, so) = match () {
+            () if reaches => ("an acquire", ", but orders nothing"),
+            () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),
+            () => ("a scope that holds both lanes", ""),
         };
+        let why = format!(
+            "{missing}: the {} at {load} saw the {} at {store}{so}",
+            words(access.op, access.order, access.scope),
+            words(by.op, by.order, by.scope)
+        );
         let misses = &mut self.lanes[who as usize].misses;
         if misses.len() == MISSES {
             misses.pop_front();
         }
         misses.push_back(Miss { slot: by.slot, time: by.time, why });
     }
+
+    /// An acquire of a word learns what the lane's relaxed loads of it saw.
+    fn learn_seen(&mut self, who: u32, access: &Access, place: (u64, u64)) {
+        let lane = &mut self.lanes[who as usize];
+        if !lane.seen.iter().any(|seen| seen.place == place) {
+            return;
+        }
+        let seen = std::mem::take(&mut lane.seen);
+        let (here, elsewhere) = seen.into_iter().partition(|seen| seen.place == place);
+        lane.seen = elsewhere;
+        let here: VecDeque<OfWord> = here;
+        for OfWord { release, load_scope, .. } in here {
+            if self.includes(narrower(access.scope, load_scope), who, release.who) {
+                self.lanes[who as usize].clock.acquire(&release.known);
+            }
+        }
+    }
 }
 
 pub(super) fn is_atomic(op: Op) -> bool {
     matches!(op, Op::AtomicLoad | Op::AtomicStore | Op::AtomicRmw)
+}
+
+/// Whether an access goes together with accesses of others that one before it does not.
+fn is_safer(access: &Stamp, before: &Stamp) -> bool {
+    access.is_atomic()
+        && (!before.is_atomic() || narrower(access.scope, before.scope) != access.scope)
 }
 
 /// The scope that is in both.
@@ -420,14 +488,51 @@ fn narrower(a: ScopeKind, b: ScopeKind) -> ScopeKind {
     }
 }
 
-/// A read-modify-write hands on what was released before it.
+/// Both: those of one scope are one.
 fn chain(earlier: Option<Release>, own: Option<Release>) -> Option<Release> {
-    match (earlier, own) {
-        (Some(earlier), Some(mut own)) => {
-            join(&mut own.known, &earlier.known);
-            own.scope = narrower(own.scope, earlier.scope);
-            Some(own)
+    let (earlier, mut own) = match (earlier, own) {
+        (Some(earlier), Some(own)) => (earlier, own),
+        (earlier, own) => return own.or(earlier),
+    };
+    let mut next = Some(Box::new(earlier));
+    while let Some(mut release) = next {
+        next = release.also.take();
+        own.add(release);
+    }
+    Some(own)
+}
+
+/// What was seen of a few words stays.
+fn remember(words: &mut VecDeque<OfWord>, new: OfWord) {
+    let same = |old: &&mut OfWord| {
+        (old.place, old.load_scope) == (new.place, new.load_scope)
+            && (old.release.who, old.release.scope) == (new.release.who, new.release.scope)
+    };
+    match words.iter_mut().find(same) {
+        Some(old) => join(&mut old.release.known, &new.release.known),
+        None => {
+            if words.len() == WORDS {
+                words.pop_front();
+            }
+            words.push_back(new);
         }
-        (earlier, own) => own.or(earlier),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_one_scope_are_one_and_those_of_others_stay() {
+        let release = |scope, slot: usize| {
+            let mut known = vec![0; 3];
+            known[slot] = 1;
+            Some(Release { known: known.into(), scope, who: 0, also: None })
+        };
+        let (gpu, sys) = (ScopeKind::Gpu, ScopeKind::Sys);
+        let all = chain(chain(release(sys, 0), release(gpu, 1)), release(sys, 2)).unwrap();
+        let parts: Vec<_> = all.all().map(|part| (part.scope, part.known.to_vec())).collect();
+        assert_eq!(parts, [(sys, vec![1, 0, 1]), (gpu, vec![0, 1, 0])]);
     }
 }

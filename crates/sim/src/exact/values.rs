@@ -29,7 +29,13 @@ impl State {
                 cell.values.clear();
             }
             if cell.values.is_empty() {
-                cell.values.push(Value { bits, by: None, release: None, seen: Vec::new() });
+                cell.values.push(Value {
+                    bits,
+                    by: None,
+                    release: None,
+                    beside: None,
+                    seen: Vec::new(),
+                });
             }
             at += 8;
         }
@@ -45,10 +51,9 @@ impl State {
         release: Option<Release>,
     ) {
         let weak = self.mode.check == Check::Weak;
-        let stamp = self.stamp(who, access, 0xff);
         let base = access.address as u64 - offset;
-        let (mut at, end) = (offset & !7, offset + u64::from(access.size));
-        while at < end {
+        for (at, mask) in super::races::parts(offset, access.size) {
+            let stamp = self.stamp(who, access, mask);
             let bits = if weak {
                 // SAFETY: it lies in the same aligned 8 bytes as the access.
                 first(unsafe { read_raw((base + at) as usize, 8) })
@@ -56,22 +61,28 @@ impl State {
                 0
             };
             let cell = self.cells.cell(object, at);
+            let beside = if mask == 0xff {
+                None
+            } else {
+                let half = if mask & 0xf == 0 { 0xf } else { 0xf0 };
+                let write = cell.values.last().and_then(|value| value.write(half));
+                write.map(|(by, release)| Box::new((by, release.clone())))
+            };
             if !weak {
                 cell.values.clear();
             } else if cell.values.len() == MOST_VALUES {
                 cell.values.remove(0);
             }
-            if weak || super::races::is_atomic(access.op) {
+            if weak || beside.is_some() || super::races::is_atomic(access.op) {
                 let (by, release) = (Some(stamp), release.clone());
-                cell.values.push(Value { bits, by, release, seen: Vec::new() });
+                cell.values.push(Value { bits, by, release, beside, seen: Vec::new() });
             }
-            at += 8;
         }
     }
 
     /// What the newest value of a cell makes known.
-    pub(super) fn latest_release(&mut self, object: u64, offset: u64) -> Option<Release> {
-        self.cells.cell(object, offset & !7).values.last()?.release.clone()
+    pub(super) fn latest_release(&mut self, object: u64, at: u64, mask: u8) -> Option<Release> {
+        self.cells.cell(object, at).values.last()?.write(mask)?.1.clone()
     }
 
     /// A load in weak mode.
@@ -84,18 +95,22 @@ impl State {
     ) -> Bits {
         let base = access.address as u64 - offset;
         let mut bits = [0; 2];
-        let (mut at, end) = (offset & !7, offset + u64::from(access.size));
-        while at < end {
-            let word = self.word_late(who, access, object, at, base);
+        for (at, mask) in super::races::parts(offset, access.size) {
+            let word = self.word_late(who, access, (object, at, mask), base);
             let shift = 8 * (offset.saturating_sub(at)) as u32;
             let keep = if access.size >= 8 { u64::MAX } else { (1 << (8 * access.size)) - 1 };
             bits[(at > offset) as usize] = (word >> shift) & keep;
-            at += 8;
         }
         bits
     }
 
-    fn word_late(&mut self, who: u32, access: &Access, object: u64, at: u64, base: u64) -> u64 {
+    fn word_late(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, at, mask): (u64, u64, u8),
+        base: u64,
+    ) -> u64 {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
         let newest = first(unsafe { read_raw((base + at) as usize, 8) });
         let lane = &self.lanes[who as usize];
@@ -119,11 +134,12 @@ impl State {
             Some(seen) => seen.1 = seen.1.min(time),
             None => value.seen.push((slot, time)),
         }
-        let (bits, by, release) = (value.bits, value.by, value.release.clone());
+        let bits = value.bits;
+        let write = value.write(mask).map(|(by, release)| (by, release.clone()));
         let lane = &mut self.lanes[who as usize];
         lane.late = if chosen < last { lane.late + 1 } else { 0 };
         if access.op == Op::AtomicLoad {
-            self.learn(who, access, release, by);
+            self.learn(who, access, (object, at, mask), write);
         }
         bits
     }

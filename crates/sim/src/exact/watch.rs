@@ -47,6 +47,15 @@ pub(super) struct Miss {
     pub(super) why: String,
 }
 
+/// What a relaxed load of a word saw.
+#[derive(Clone, Debug)]
+pub(super) struct OfWord {
+    /// Its memory and the byte in it.
+    pub(super) place: (u64, u64),
+    pub(super) release: super::cells::Release,
+    pub(super) load_scope: ScopeKind,
+}
+
 /// A lane's own state.
 #[derive(Default)]
 pub(super) struct LaneState {
@@ -55,6 +64,10 @@ pub(super) struct LaneState {
     pub(super) fence: Option<(Known, ScopeKind)>,
     /// What an acquire fence will learn: what relaxed loads saw, and their scope.
     pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
+    /// What it released by a word, of which memory and byte: its later relaxed stores to the word do too.
+    pub(super) released: VecDeque<((u64, u64), super::cells::Release)>,
+    /// What its relaxed loads of a word saw: its later acquires of that word learn that too.
+    pub(super) seen: VecDeque<OfWord>,
     pub(super) misses: VecDeque<Miss>,
     /// Late values seen one after the other.
     pub(super) late: u8,

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod messages;
+mod order;
 mod planted;
 mod waits;
 mod world;
