@@ -4,8 +4,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod litmus;
 mod messages;
 mod order;
 mod planted;
+mod seeds;
 mod waits;
 mod world;
