@@ -1,11 +1,12 @@
 //! Accesses, one by one: whether there is such memory, whether anything orders them against what others
 //! did before, and what they see.
 //!
-//! The rules are those of the PTX memory model as far as the project's forms need them. Atomic accesses
-//! do not race with each other if each one's scope holds the other's lane. A release store and an
-//! acquire load that sees it, or a read-modify-write after it, order what came before the one before
-//! what comes after the other; so do fences with relaxed atomics, barriers, and the order of launches in
-//! a queue. A relaxed load orders nothing.
+//! The rules are those of the PTX memory model as far as the project's forms need them
+//! (docs/src/memory-model.md). Atomic accesses do not race with each other if each one's scope holds the
+//! other's lane. A release store and an acquire load that sees it order what came before the one before
+//! what comes after the other. Between the two may be read-modify-writes, later stores of the same lane to
+//! the word, and earlier loads of the same lane of it. So do fences with relaxed atomics, barriers, and the
+//! order of launches in a queue. A relaxed load alone orders nothing.
 
 use std::collections::VecDeque;
 
