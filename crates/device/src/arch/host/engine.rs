@@ -36,7 +36,7 @@ pub enum Op {
 /// The bytes that an access moves, from the lowest address on; those past its size are 0.
 pub type Bits = [u64; 2];
 
-/// One access to device memory, which goes through the engine when [`WATCHED`] is set.
+/// One access to device memory, which goes through the engine when [`WATCHED`](super::WATCHED) is set.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// First byte; of shared memory, its offset in the block's.
@@ -134,15 +134,15 @@ pub trait Engine {
     /// The kernel's code has ended on this lane; `early` if a wait ended early.
     fn ended(&self, early: bool);
 
-    /// While [`WATCHED`]: a load of device memory.
+    /// While [`WATCHED`](super::WATCHED): a load of device memory.
     fn load(&self, access: Access) -> Bits;
-    /// While [`WATCHED`]: a store to device memory.
+    /// While [`WATCHED`](super::WATCHED): a store to device memory.
     fn store(&self, access: Access, bits: Bits);
-    /// While [`WATCHED`]: a read-modify-write, which gives the value before. `change` gives the value
+    /// While [`WATCHED`](super::WATCHED): a read-modify-write, which gives the value before. `change` gives the value
     /// to write; `None` writes nothing.
     fn modify(&self, access: Access, change: &dyn Fn(u64) -> Option<u64>) -> u64;
-    /// While [`WATCHED`]: a fence of acquire and release.
+    /// While [`WATCHED`](super::WATCHED): a fence of acquire and release.
     fn fence(&self, scope: ScopeKind);
-    /// While [`WATCHED`]: told of an access to the block's shared memory, before it.
+    /// While [`WATCHED`](super::WATCHED): told of an access to the block's shared memory, before it.
     fn shared_access(&self, access: Access);
 }
