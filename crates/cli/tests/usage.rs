@@ -197,6 +197,7 @@ fn every_variable_is_checked_before_ranks_start() {
                 "MSCCLRS_DEVICE_RUSTC",
                 "MSCCLRS_HOSTID",
                 "MSCCLRS_NCCL_LIBRARY",
+                "MSCCLRS_SIM_TRACE",
             ];
             if any.contains(&variable.name) {
                 continue;
@@ -246,4 +247,20 @@ fn what_an_earlier_run_left_in_the_environment_means_nothing() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{left}: {text}");
     }
+}
+
+#[test]
+fn ranks_as_processes_are_not_simulated_one_by_one() {
+    let run = |threads: &str| {
+        mscclrs(&format!("bench allreduce --device cpu --ranks 2 -b 64 -e 64 -n 1 -w 0 {threads}"))
+            .env("MSCCLRS_SIM", "checked,seed=3")
+            .output()
+            .expect("ran")
+    };
+    let refused = run("");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("MSCCLRS_SIM=checked,seed=3") && text.contains("--threads"), "{text}");
+    let simulated = run("--threads");
+    assert!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
 }

@@ -18,5 +18,6 @@ pub fn check_environment() -> Result<()> {
     address(Source::PROCESS)?;
     InterfaceFilter::from_environment()?;
     logging::settings()?;
+    mscclrs_gpu::CpuConfig::from_env()?;
     Ok(())
 }

@@ -178,7 +178,8 @@ impl Role<'_> {
             member.finish()?;
             self.here();
             self.control.wait();
-            return Ok(member.communicator.check()?);
+            // What the others tell may come a moment after this goes on.
+            return self.looks_up(&member.communicator);
         }
         (0..3).try_for_each(|_| member.launch(memory))?;
         self.here();
@@ -200,8 +201,8 @@ impl Role<'_> {
 
     /// Until it hears of a loss, where it has to.
     fn looks_up(&self, communicator: &Communicator) -> Result<()> {
-        let stopped_elsewhere = self.point == Point::Elsewhere && self.end == End::Stopped;
-        if self.end == End::Killed || stopped_elsewhere {
+        let learns = matches!(self.point, Point::Elsewhere | Point::OthersAhead);
+        if self.end == End::Killed || (learns && self.end == End::Stopped) {
             let deadline = Instant::now() + Duration::from_secs(10);
             while Instant::now() < deadline {
                 communicator.check()?;

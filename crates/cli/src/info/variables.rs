@@ -3,6 +3,7 @@
 
 use mscclrs_core::bootstrap::{Address, InterfaceFilter};
 use mscclrs_core::env::{self, Source, foreign, internal};
+use mscclrs_gpu::simulation::Mode;
 use mscclrs_log::{FilePattern, Subsystems};
 
 use super::model::{OtherVariable, UnknownVariable, Variable};
@@ -45,6 +46,7 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             read.err().map(|_| "the list cannot be read".into())
         }
         Reader::LogFile => value.parse::<FilePattern>().err().map(|error| error.to_string()),
+        Reader::Simulation => value.parse::<Mode>().err().map(|error| error.to_string()),
         Reader::Subsystems => value.parse::<Subsystems>().err().map(|error| error.to_string()),
     }
 }
@@ -54,6 +56,7 @@ enum Reader {
     Address,
     Interfaces,
     LogFile,
+    Simulation,
     Subsystems,
 }
 
@@ -64,6 +67,8 @@ fn reader(variable: &env::Variable) -> Option<Reader> {
         Some(Reader::Interfaces)
     } else if std::ptr::eq(variable, &env::DEBUG_FILE) {
         Some(Reader::LogFile)
+    } else if std::ptr::eq(variable, &env::SIM) {
+        Some(Reader::Simulation)
     } else if std::ptr::eq(variable, &env::DEBUG_SUBSYS) {
         Some(Reader::Subsystems)
     } else {

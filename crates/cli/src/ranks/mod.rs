@@ -259,6 +259,13 @@ impl Plan {
             (None, true) => Form::Threads,
             (None, false) => Form::Processes,
         };
+        let apart = !matches!(form, Form::Threads) && ranks > 1 && kind == BackendKind::Cpu;
+        if let (Some(mode), true) = (env::SIM.text(), apart) {
+            return Err(usage!(
+                "MSCCLRS_SIM={mode}: a simulation sees the kernels of one process only; allowed are \
+                 ranks as its threads, with --threads"
+            ));
+        }
         Ok(Plan { kind, ranks, form })
     }
 
