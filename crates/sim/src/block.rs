@@ -171,8 +171,14 @@ impl BlockState {
         warp.waiting.set(warp.waiting.get() | 1 << bit);
         match self.finish_meeting(lane / WARP, mask, Some(bit)) {
             Ok(finished) => finished,
-            // On the lane's own stack, where a panic stops the launch.
-            Err(report) => panic!("{report}"),
+            Err(report) => match &self.watch {
+                Some((watch, first)) => {
+                    watch.report_at(FindingKind::Warp, report, (first + lane, None), None);
+                    false
+                }
+                // On the lane's own stack, where a panic stops the launch.
+                None => panic!("{report}"),
+            },
         }
     }
 
@@ -315,7 +321,14 @@ pub(crate) enum Ran {
     /// Lanes wait, or are ready for the next turn.
     Goes,
     /// A lane cannot go on; the launch has to be stopped.
-    Failed(String),
+    Failed(Failure),
+}
+
+/// Why a lane cannot go on.
+pub(crate) struct Failure {
+    /// What fault of the kernel it is; none where the machine has not enough.
+    pub(crate) found: Option<FindingKind>,
+    pub(crate) report: String,
 }
 
 /// A resident block and its fibers.
@@ -396,8 +409,8 @@ impl Block {
         let turns = self.state.ready.borrow().len();
         for _ in 0..turns {
             let Some(index) = self.state.ready.borrow_mut().pop_front() else { break };
-            if let Err(report) = self.run_lane(index, stacks) {
-                return Ran::Failed(report);
+            if let Err(failure) = self.run_lane(index, stacks) {
+                return Ran::Failed(failure);
             }
         }
         if self.state.exited.get() == self.launch.threads { Ran::Ended } else { Ran::Goes }
@@ -421,8 +434,8 @@ impl Block {
     /// Runs the `nth` of the lanes that are ready until it waits or makes room.
     pub(crate) fn run_ready(&mut self, nth: usize, stacks: &mut Stacks) -> Ran {
         let Some(index) = self.state.ready.borrow_mut().remove(nth) else { return Ran::Goes };
-        if let Err(report) = self.run_lane(index, stacks) {
-            return Ran::Failed(report);
+        if let Err(failure) = self.run_lane(index, stacks) {
+            return Ran::Failed(failure);
         }
         if self.state.exited.get() == self.launch.threads { Ran::Ended } else { Ran::Goes }
     }
@@ -432,19 +445,20 @@ impl Block {
         self.state.watch.as_ref().map(|&(_, first)| (first, self.launch.threads))
     }
 
-    fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), String> {
+    fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), Failure> {
         let lane: *const Lane = &self.state.lanes[index as usize];
         let place = &mut self.fibers[index as usize];
         let fiber = match place {
             Some(fiber) => fiber,
             None => {
-                let stack = stacks.take().map_err(|error| {
-                    format!(
+                let stack = stacks.take().map_err(|error| Failure {
+                    found: None,
+                    report: format!(
                         "no stack for lane {index} of block {} of kernel {}: {error}; use fewer \
                          lanes, or let this process have more memory (`ulimit -v`) or mappings \
                          (vm.max_map_count)",
                         self.index, self.launch.kernel.name
-                    )
+                    ),
                 })?;
                 let (kernel, args) = (self.launch.kernel, self.launch.args.as_ptr());
                 // SAFETY: lane and arguments belong to this block, which ends its fibers before it
@@ -463,13 +477,15 @@ impl Block {
                 .map(|text| text.to_string())
                 .or_else(|| payload.downcast_ref::<String>().cloned())
                 .unwrap_or_else(|| "a panic without a message".into());
-            return Err(format!(
+            let report = format!(
                 "lane {index} of block {} of kernel {} panicked: {text}",
                 self.index, self.launch.kernel.name
-            ));
+            );
+            return Err(Failure { found: Some(FindingKind::Panic), report });
         }
-        self.state.exit(index).map_err(|report| {
-            format!("block {} of kernel {}: {report}", self.index, self.launch.kernel.name)
+        self.state.exit(index).map_err(|report| Failure {
+            found: Some(FindingKind::Warp),
+            report: format!("block {} of kernel {}: {report}", self.index, self.launch.kernel.name),
         })
     }
 

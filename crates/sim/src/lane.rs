@@ -144,10 +144,6 @@ impl Engine for Lane {
         self.block().shared()
     }
 
-    fn shared_bytes(&self) -> u32 {
-        self.block().shared_bytes
-    }
-
     fn now(&self) -> Option<u64> {
         self.watch().map(|(watch, _)| watch.now())
     }

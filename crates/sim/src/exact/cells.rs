@@ -30,7 +30,7 @@ pub(super) struct Stamp {
 
 impl Stamp {
     pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.op, Op::AtomicLoad | Op::AtomicStore | Op::AtomicRmw)
+        super::races::is_atomic(self.op)
     }
 
     pub(super) fn writes(&self) -> bool {

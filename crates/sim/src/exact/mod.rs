@@ -12,6 +12,7 @@ mod memory;
 mod mode;
 mod races;
 mod random;
+mod test_memory;
 mod trace;
 mod values;
 mod watch;
@@ -24,7 +25,7 @@ pub(crate) use clock::{Known, join};
 pub use finding::{Finding, FindingKind, Site};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
-pub use watch::TestMemory;
+pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
 pub use world::{Hold, OnTimeline, World};
 

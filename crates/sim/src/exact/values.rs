@@ -22,7 +22,7 @@ impl State {
         let base = address as u64 - offset;
         while at < end {
             // SAFETY: it lies in the same aligned 8 bytes as the access.
-            let bits = first(unsafe { read_raw((base + at) as usize, 8) });
+            let bits = unsafe { word(base + at) };
             let cell = self.cells.cell(object, at);
             // Something else than a kernel has written it.
             if cell.values.last().is_some_and(|value| value.bits != bits) {
@@ -56,7 +56,7 @@ impl State {
             let stamp = self.stamp(who, access, mask);
             let bits = if weak {
                 // SAFETY: it lies in the same aligned 8 bytes as the access.
-                first(unsafe { read_raw((base + at) as usize, 8) })
+                unsafe { word(base + at) }
             } else {
                 0
             };
@@ -96,10 +96,10 @@ impl State {
         let base = access.address as u64 - offset;
         let mut bits = [0; 2];
         for (at, mask) in super::races::parts(offset, access.size) {
-            let word = self.word_late(who, access, (object, at, mask), base);
+            let late = self.word_late(who, access, (object, at, mask), base);
             let shift = 8 * (offset.saturating_sub(at)) as u32;
             let keep = if access.size >= 8 { u64::MAX } else { (1 << (8 * access.size)) - 1 };
-            bits[(at > offset) as usize] = (word >> shift) & keep;
+            bits[(at > offset) as usize] = (late >> shift) & keep;
         }
         bits
     }
@@ -112,7 +112,7 @@ impl State {
         base: u64,
     ) -> u64 {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
-        let newest = first(unsafe { read_raw((base + at) as usize, 8) });
+        let newest = unsafe { word(base + at) };
         let lane = &self.lanes[who as usize];
         let cell = self.cells.cell(object, at);
         if cell.values.last().is_some_and(|value| value.bits != newest) {
@@ -145,6 +145,12 @@ impl State {
     }
 }
 
-fn first([bits, _]: Bits) -> u64 {
+/// The 8 bytes at an address.
+///
+/// # Safety
+/// They are mapped, and the address is a multiple of 8.
+unsafe fn word(address: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    let [bits, _] = unsafe { read_raw(address as usize, 8) };
     bits
 }

@@ -13,7 +13,7 @@ use mscclrs_device::arch::host::{Access, Bits};
 use super::cells::Cells;
 use super::clock::{Clock, Known, join, meet};
 use super::finding::{Finding, FindingKind, Site};
-use super::memory::{MappedMemory, MemoryOwner, View, forget};
+use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
 use super::random::{Random, mix};
 use super::trace::{Event, Trace};
@@ -437,54 +437,5 @@ pub(super) fn is_slow(seed: u64, device: u32, block: u32, lane: u32) -> bool {
         0 => chosen(u64::from(device), 2),
         1 => chosen(u64::from(device) << 32 | u64::from(block), 2),
         _ => chosen(u64::from(device) << 40 | u64::from(block) << 20 | u64::from(lane), 8),
-    }
-}
-
-/// Memory of a test or an example.
-pub struct TestMemory {
-    words: Vec<std::sync::atomic::AtomicU64>,
-    _mapped: MappedMemory,
-}
-
-impl TestMemory {
-    /// So many bytes of zeros, a multiple of 16 and at least one such.
-    pub fn new(bytes: usize) -> TestMemory {
-        TestMemory::owned(bytes, MemoryOwner::Device)
-    }
-
-    /// As `new`, of memory that the host too may write at any time.
-    pub fn of_host(bytes: usize) -> TestMemory {
-        TestMemory::owned(bytes, MemoryOwner::Host)
-    }
-
-    fn owned(bytes: usize, owner: MemoryOwner) -> TestMemory {
-        let count = bytes.div_ceil(16).max(1) * 2 + 2;
-        let words: Vec<_> = (0..count).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
-        let start = (words.as_ptr() as u64).next_multiple_of(16);
-        let object = MappedMemory::new_object();
-        // What lies behind the bytes belongs to no other memory, whatever was there before.
-        forget(words.as_ptr() as u64, 8 * count as u64);
-        let mapped = MappedMemory::new(start, bytes as u64, object, owner);
-        TestMemory { words, _mapped: mapped }
-    }
-
-    /// Where it begins: a multiple of 16.
-    pub fn address(&self) -> u64 {
-        (self.words.as_ptr() as u64).next_multiple_of(16)
-    }
-
-    fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
-        let skipped = (self.address() - self.words.as_ptr() as u64) as usize / 8;
-        &self.words[skipped + index]
-    }
-
-    /// An 8-byte word of it.
-    pub fn get(&self, index: usize) -> u64 {
-        self.word(index).load(std::sync::atomic::Ordering::Acquire)
-    }
-
-    /// Sets an 8-byte word of it, while no kernel runs.
-    pub fn set(&self, index: usize, value: u64) {
-        self.word(index).store(value, std::sync::atomic::Ordering::Release);
     }
 }

@@ -20,7 +20,8 @@ use super::finding::{Finding, FindingKind};
 use super::mode::{Mode, Schedule};
 use super::random::Random;
 use super::watch::{Watch, is_slow};
-use crate::block::Ran;
+use crate::block::{Failure, Ran};
+use crate::fork::Process;
 use crate::inbox::{Inbox, wait_until};
 use crate::scheduler::Scheduler;
 use crate::{Device, DeviceConfig, Stopped, WaitingReport};
@@ -44,8 +45,8 @@ struct Shared {
     mode: Mode,
     join: Mutex<Sender<(DeviceConfig, Arc<Inbox>)>>,
     thread: OnceLock<Thread>,
-    /// Whether work waits until a hold is over.
-    held: Mutex<bool>,
+    /// Holds that are not over: work waits for all of them.
+    holds: Mutex<u32>,
     released: Condvar,
     results: Mutex<Results>,
     told: Condvar,
@@ -77,7 +78,7 @@ pub struct Hold(Arc<Shared>);
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.0.holds.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.released.notify_all();
         self.0.wake();
     }
@@ -116,7 +117,7 @@ impl World {
             mode,
             join: Mutex::new(join),
             thread: OnceLock::new(),
-            held: Mutex::new(false),
+            holds: Mutex::new(0),
             released: Condvar::new(),
             results: Mutex::default(),
             told: Condvar::new(),
@@ -133,15 +134,18 @@ impl World {
         Ok(World(shared))
     }
 
-    /// The world that devices of this process are in, made by the first call with its mode.
+    /// The world that devices of this process are in, made by the first call with its mode. The child of
+    /// a fork, which has no thread of its parent, makes another one.
     pub fn of_process(mode: Mode, timeline: Option<OnTimeline>) -> std::io::Result<&'static World> {
-        static WORLD: OnceLock<World> = OnceLock::new();
-        static MAKING: Mutex<()> = Mutex::new(());
-        let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        if WORLD.get().is_none() {
-            let _ = WORLD.set(World::begin(mode, timeline.is_some(), timeline)?);
+        static WORLD: Mutex<Option<(Process, &'static World)>> = Mutex::new(None);
+        let mut made = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, world)) = made.as_ref().filter(|(process, _)| process.is_this()) {
+            return Ok(world);
         }
-        WORLD.get().ok_or_else(|| std::io::Error::other("no world"))
+        // It lives as long as the process.
+        let world = Box::leak(Box::new(World::begin(mode, timeline.is_some(), timeline)?));
+        *made = Some((Process::default(), world));
+        Ok(world)
     }
 
     /// Its mode.
@@ -165,7 +169,7 @@ impl World {
 
     /// Begins nothing until what this gives is dropped.
     pub fn hold(&self) -> Hold {
-        *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.holds.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Hold(self.0.clone())
     }
 
@@ -243,7 +247,7 @@ impl Worker {
         if lived.is_err() {
             let error = Stopped::new("the world's scheduler panicked; please report this");
             for device in self.devices.values_mut() {
-                device.fail(&error);
+                device.abandon(&error);
             }
         }
     }
@@ -281,7 +285,6 @@ impl Worker {
             }
             // Everything waits.
             self.tell();
-            self.hand_on();
             self.watch.all_wait(IDLE_NS);
             if self.look() {
                 continue;
@@ -301,12 +304,12 @@ impl Worker {
     /// Blocks while a hold lasts; true if there was one.
     fn wait_for_release(&self) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
-        let mut held = shared.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let was = *held;
-        while *held {
-            held = shared.released.wait(held).unwrap_or_else(PoisonError::into_inner);
+        let mut holds = shared.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_held = *holds > 0;
+        while *holds > 0 {
+            holds = shared.released.wait(holds).unwrap_or_else(PoisonError::into_inner);
         }
-        was
+        was_held
     }
 
     /// Takes what came; true if anything did.
@@ -366,13 +369,14 @@ impl Worker {
                         other.prepare();
                     }
                 }
-                Ran::Failed(report) => {
-                    let kind = if report.contains("panicked") {
-                        FindingKind::Panic
-                    } else {
-                        FindingKind::Warp
-                    };
+                Ran::Failed(Failure { found: Some(kind), report }) => {
                     self.watch.report(kind, report, Vec::new());
+                }
+                // No fault of the kernel.
+                Ran::Failed(Failure { found: None, report }) => {
+                    let error = Stopped::new(report);
+                    self.devices.values_mut().for_each(|device| device.fail(&error));
+                    return true;
                 }
             }
             if self.watch.has_failed() {

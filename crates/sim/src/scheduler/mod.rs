@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mscclrs_device::arch::global_timer_ns;
 
-use crate::block::{Block, Ran};
+use crate::block::{Block, Failure, Ran};
 use crate::exact::{All, Watch};
 use crate::inbox::{Command, Inbox};
 use crate::report::WaitingReport;
@@ -156,6 +156,13 @@ impl Scheduler {
         let busy: Vec<u64> = busy.map(|queue| queue.shared.id).collect();
         for queue in busy {
             self.stop_queue(queue, error.clone());
+        }
+    }
+
+    /// Nobody does the work of its queues any more.
+    pub(crate) fn abandon(&mut self, error: &Stopped) {
+        for queue in &self.queues {
+            queue.shared.abandon(error.clone());
         }
     }
 
@@ -321,7 +328,7 @@ impl Scheduler {
             match ran {
                 Ran::Goes => index += 1,
                 Ran::Ended => self.end_block(index),
-                Ran::Failed(report) => {
+                Ran::Failed(Failure { report, .. }) => {
                     let queue = self.queue_of(self.blocks[index].owner);
                     self.stop_queue(queue, Stopped::new(report));
                     // The list of blocks is another now; the rest gets its turn in the next pass.

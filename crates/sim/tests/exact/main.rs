@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod holds;
 mod litmus;
 mod messages;
 mod order;

@@ -127,8 +127,6 @@ pub trait Engine {
     fn spin(&self, spin: Spin) -> bool;
     /// Base of the block's shared memory.
     fn shared(&self) -> *mut u8;
-    /// Bytes of it.
-    fn shared_bytes(&self) -> u32;
     /// The lane's own clock, where it is not the machine's: nanoseconds.
     fn now(&self) -> Option<u64>;
     /// The kernel's code has ended on this lane; `early` if a wait ended early.
