@@ -1,5 +1,6 @@
 //! CPU devices whose kernels run in an order that can be had again, and are looked at for faults.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use mscclrs_sim::{Check, Finding, FindingKind, Mode, ModeError, Schedule, Site};
@@ -79,6 +80,12 @@ impl Simulation {
     /// with equal ones were the same. Blocks while lanes run.
     pub fn trace_sum(&self) -> (u64, u64) {
         self.world.trace_sum()
+    }
+
+    /// Names of the kernels that were launched, for tests that want to be sure that theirs ran. Blocks while
+    /// lanes run.
+    pub fn kernels(&self) -> BTreeSet<&'static str> {
+        self.world.kernels()
     }
 
     /// All accesses in their order, in the form that Perfetto and chrome://tracing read, if they are

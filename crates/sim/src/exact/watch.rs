@@ -4,7 +4,7 @@
 //! scheduler are on one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
@@ -79,6 +79,8 @@ pub(super) struct State {
     pub(super) cells: Cells,
     pub(super) view: View,
     pub(super) launches: Vec<LaunchInfo>,
+    /// Names of all that were launched.
+    pub(super) kernels: BTreeSet<&'static str>,
     pub(super) whos: Vec<Who>,
     pub(super) lanes: Vec<LaneState>,
     lines: HashMap<*const Location<'static>, u32>,
@@ -107,6 +109,7 @@ impl Watch {
                 cells: Cells::default(),
                 view: View::default(),
                 launches: Vec::new(),
+                kernels: BTreeSet::new(),
                 whos: Vec::new(),
                 lanes: Vec::new(),
                 lines: HashMap::new(),
@@ -236,6 +239,7 @@ impl Watch {
     pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32) -> u32 {
         let state = &mut *self.state.borrow_mut();
         state.launches.push(LaunchInfo { kernel, device });
+        state.kernels.insert(kernel);
         state.launches.len() as u32 - 1
     }
 

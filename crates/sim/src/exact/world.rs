@@ -4,7 +4,7 @@
 //! come for a moment, device by device; so the order in which host threads happen to run does not
 //! matter, as long as they send all that they are going to before they wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +59,7 @@ struct Results {
     finding: Option<Finding>,
     steps: u64,
     sum: u64,
+    kernels: BTreeSet<&'static str>,
     timeline: Option<String>,
     /// The last question that these answer.
     answers: u64,
@@ -183,6 +184,11 @@ impl World {
     pub fn trace_sum(&self) -> (u64, u64) {
         let results = self.0.results();
         (results.steps, results.sum)
+    }
+
+    /// Names of the kernels that were launched. Blocks while lanes run.
+    pub fn kernels(&self) -> BTreeSet<&'static str> {
+        self.0.results().kernels
     }
 
     /// All steps, as Perfetto reads them, if they were kept. Blocks while lanes run.
@@ -493,6 +499,7 @@ impl Worker {
             results.timeline = Some(state.timeline());
         }
         (results.finding, results.steps, results.sum) = (finding, steps, sum);
+        results.kernels.clone_from(&state.kernels);
         results.answers = asked;
         shared.told.notify_all();
     }
