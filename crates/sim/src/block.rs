@@ -445,6 +445,10 @@ impl Block {
         self.state.watch.as_ref().map(|&(_, first)| (first, self.launch.threads))
     }
 
+    pub(crate) fn shared_object(&self) -> u64 {
+        self.state.shared_object
+    }
+
     fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), Failure> {
         let lane: *const Lane = &self.state.lanes[index as usize];
         let place = &mut self.fibers[index as usize];

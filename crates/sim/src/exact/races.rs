@@ -19,7 +19,7 @@ use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::trace::Event;
-use super::watch::{Miss, OfWord, State, includes};
+use super::watch::{Miss, OfWord, LaneState, State, Who, includes};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
 const MISSES: usize = 8;
@@ -103,8 +103,8 @@ impl State {
     }
 
     pub(super) fn stamp(&mut self, who: u32, access: &Access, mask: u8) -> Stamp {
-        let clock = &self.lanes[who as usize].clock;
-        let (slot, time) = (clock.slot, clock.time);
+        let LaneState { who, clock, .. } = &self.lanes[who as usize];
+        let (who, slot, time) = (*who, clock.slot, clock.time);
         let line = self.line(access.from);
         let Access { op, order, scope, .. } = *access;
         Stamp { who, slot, time, line, mask, op, order, scope }
@@ -113,7 +113,7 @@ impl State {
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits) {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
-        let (offset, bits) = (at.offset, bits[0]);
+        let (who, offset, bits) = (self.who(who), at.offset, bits[0]);
         self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope });
     }
 
@@ -207,7 +207,7 @@ impl State {
         let pending = std::mem::take(&mut lane.pending);
         lane.seen.clear();
         for (release, load_scope) in pending {
-            if self.includes(narrower(scope, load_scope), who, release.who) {
+            if self.includes(narrower(scope, load_scope), self.who(who), release.who) {
                 self.lanes[who as usize].clock.acquire(&release.known);
             }
         }
@@ -247,15 +247,15 @@ impl State {
             return Ok(());
         }
         let stamp = self.stamp(who, access, mask);
-        let (whos, launches) = (&self.whos, &self.launches);
+        let (blocks, by) = (&self.blocks, stamp.who);
         let cell = self.cells.cell(object, offset);
         let unwritten = cell.written & mask != mask;
         let clock = &self.lanes[who as usize].clock;
         let races = |before: &&Stamp| {
             let strong = before.is_atomic()
                 && stamp.is_atomic()
-                && includes(whos, launches, before.scope, before.who, who)
-                && includes(whos, launches, stamp.scope, who, before.who);
+                && includes(blocks, before.scope, before.who, by)
+                && includes(blocks, stamp.scope, by, before.who);
             before.mask & mask != 0 && !strong && !clock.knows(before.slot, before.time)
         };
         let reads = if stamp.writes() { cell.reads.as_slice() } else { &[] };
@@ -312,7 +312,7 @@ impl State {
         let line = self.line_texts[before.line as usize].to_string();
         finding.other = Some(self.site(before.who, line, text));
         let place = (self.cells.number(object), offset);
-        finding.steps = self.steps(&[who, before.who], Some(place));
+        finding.steps = self.steps(&[self.who(who), before.who], Some(place));
         let misses = &self.lanes[who as usize].misses;
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {
@@ -337,7 +337,7 @@ impl State {
             return None;
         }
         let lane = &mut self.lanes[who as usize];
-        let (place, scope) = ((at.object, at.offset), access.scope);
+        let (who, place, scope) = (lane.who, (at.object, at.offset), access.scope);
         if releases(access.order) {
             let release = Release { known: lane.clock.release(), scope, who, also: None };
             lane.released.retain(|(before, _)| *before != place);
@@ -364,6 +364,7 @@ impl State {
     fn handed_on(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
         let (cell, mask) = parts(at.offset, access.size).next()?;
         let earlier = self.latest_release(at.object, cell, mask)?;
+        let who = self.who(who);
         let reaching = earlier.all().filter(|release| self.reaches(release, access, who));
         reaching
             .cloned()
@@ -372,7 +373,7 @@ impl State {
     }
 
     /// Whether the scopes of a release and of a load hold each other's lanes.
-    fn reaches(&self, release: &Release, access: &Access, who: u32) -> bool {
+    fn reaches(&self, release: &Release, access: &Access, who: Who) -> bool {
         self.includes(release.scope, release.who, who)
             && self.includes(access.scope, who, release.who)
     }
@@ -400,12 +401,13 @@ impl State {
             self.learn_seen(who, access, place);
         }
         let Some((by, release)) = write else { return };
-        if by.who == who || !by.is_atomic() {
+        let own = self.who(who);
+        if by.who == own || !by.is_atomic() {
             return;
         }
         let mut reaches = false;
         for release in release.iter().flat_map(Release::all) {
-            if !self.reaches(release, access, who) {
+            if !self.reaches(release, access, own) {
                 continue;
             }
             reaches = true;
@@ -434,7 +436,7 @@ impl State {
         }
         let (load, store) = (access.from, self.line_texts[by.line as usize]);
         let scopes_meet =
-            self.includes(by.scope, by.who, who) && self.includes(access.scope, who, by.who);
+            self.includes(by.scope, by.who, own) && self.includes(access.scope, own, by.who);
         let (missing, so) = match () {
             () if reaches => ("an acquire", ", but orders nothing"),
             () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),
@@ -463,7 +465,7 @@ impl State {
         lane.seen = elsewhere;
         let here: VecDeque<OfWord> = here;
         for OfWord { release, load_scope, .. } in here {
-            if self.includes(narrower(access.scope, load_scope), who, release.who) {
+            if self.includes(narrower(access.scope, load_scope), self.who(who), release.who) {
                 self.lanes[who as usize].clock.acquire(&release.known);
             }
         }
@@ -529,7 +531,7 @@ mod tests {
         let release = |scope, slot: usize| {
             let mut known = vec![0; 3];
             known[slot] = 1;
-            Some(Release { known: known.into(), scope, who: 0, also: None })
+            Some(Release { known: known.into(), scope, who: Who::default(), also: None })
         };
         let (gpu, sys) = (ScopeKind::Gpu, ScopeKind::Sys);
         let all = chain(chain(release(sys, 0), release(gpu, 1)), release(sys, 2)).unwrap();

@@ -4,7 +4,7 @@
 //! scheduler are on one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
@@ -30,10 +30,19 @@ pub(super) struct LaunchInfo {
     pub(super) device: u32,
 }
 
-/// A lane of a launch.
+/// A block of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Who {
+pub(super) struct BlockInfo {
     pub(super) launch: u32,
+    /// Its index in the grid.
+    pub(super) index: u32,
+    pub(super) device: u32,
+}
+
+/// A lane of any block that ran: memory of what it did outlives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Who {
+    /// The block's number among all of the world.
     pub(super) block: u32,
     pub(super) lane: u32,
 }
@@ -56,9 +65,10 @@ pub(super) struct OfWord {
     pub(super) load_scope: ScopeKind,
 }
 
-/// A lane's own state.
+/// A lane's own state, from the beginning of its block to its end.
 #[derive(Default)]
 pub(super) struct LaneState {
+    pub(super) who: Who,
     pub(super) clock: Clock,
     /// What relaxed stores after a fence release.
     pub(super) fence: Option<(Known, ScopeKind)>,
@@ -78,13 +88,19 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) cells: Cells,
     pub(super) view: View,
+    // These two grow with each launch, by some bytes a block; all else is used again.
     pub(super) launches: Vec<LaunchInfo>,
-    pub(super) whos: Vec<Who>,
+    pub(super) blocks: Vec<BlockInfo>,
+    /// By their numbers: those of a block follow each other.
     pub(super) lanes: Vec<LaneState>,
+    /// First numbers of lanes of blocks that have ended, by how many the blocks had.
+    free_lanes: BTreeMap<u32, Vec<u32>>,
     lines: HashMap<*const Location<'static>, u32>,
     pub(super) line_texts: Vec<&'static Location<'static>>,
     /// The last time in each slot.
     slots: Vec<u32>,
+    /// Slots that no queue holds.
+    free_slots: Vec<u32>,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
 }
@@ -107,11 +123,13 @@ impl Watch {
                 cells: Cells::default(),
                 view: View::default(),
                 launches: Vec::new(),
-                whos: Vec::new(),
+                blocks: Vec::new(),
                 lanes: Vec::new(),
+                free_lanes: BTreeMap::new(),
                 lines: HashMap::new(),
                 line_texts: Vec::new(),
                 slots: Vec::new(),
+                free_slots: Vec::new(),
                 trace: Trace::new(keep_trace),
                 finding: None,
             }),
@@ -174,7 +192,7 @@ impl Watch {
         let mut state = self.state.borrow_mut();
         let site = |state: &State, (who, from): (u32, Option<&'static Location<'static>>)| {
             let line = from.map_or("its end".into(), |from| from.to_string());
-            state.site(who, line, "arrives".into())
+            state.site(state.who(who), line, "arrives".into())
         };
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
@@ -210,26 +228,35 @@ impl Watch {
     }
 
     /// Lanes of a block begin; gives the first one's number. They come after all that is in `known`.
-    pub(crate) fn begin_block(&self, launch: u32, block: u32, slots: &[u32], known: &Known) -> u32 {
+    pub(crate) fn begin_block(&self, launch: u32, index: u32, slots: &[u32], known: &Known) -> u32 {
         let state = &mut *self.state.borrow_mut();
-        let first = state.whos.len() as u32;
+        let block = state.blocks.len() as u32;
+        let device = state.launches[launch as usize].device;
+        state.blocks.push(BlockInfo { launch, index, device });
+        let count = slots.len() as u32;
+        let first = state.free_lanes.get_mut(&count).and_then(Vec::pop).unwrap_or_else(|| {
+            let first = state.lanes.len();
+            state.lanes.resize_with(first + slots.len(), LaneState::default);
+            first as u32
+        });
         for (lane, &slot) in (0..).zip(slots) {
             let time = state.slots[slot as usize] + 1;
-            state.whos.push(Who { launch, block, lane });
-            let clock = Clock::new(slot, time, known.clone());
-            state.lanes.push(LaneState { clock, ..Default::default() });
+            let (who, clock) = (Who { block, lane }, Clock::new(slot, time, known.clone()));
+            state.lanes[(first + lane) as usize] = LaneState { who, clock, ..Default::default() };
         }
         first
     }
 
-    /// Lanes of a block have ended; adds what they did to `known`.
-    pub(crate) fn end_block(&self, first: u32, lanes: u32, known: &mut Known) {
+    /// Lanes of a block have ended, and its shared memory is gone; adds what they did to `known`.
+    pub(crate) fn end_block(&self, first: u32, lanes: u32, shared_object: u64, known: &mut Known) {
         let state = &mut *self.state.borrow_mut();
-        for who in first..first + lanes {
-            let mut lane = std::mem::take(&mut state.lanes[who as usize]);
+        for number in first..first + lanes {
+            let mut lane = std::mem::take(&mut state.lanes[number as usize]);
             join(known, &lane.clock.release());
             state.slots[lane.clock.slot as usize] = lane.clock.time;
         }
+        state.free_lanes.entry(lanes).or_default().push(first);
+        state.cells.forget(shared_object);
         self.since_store.set(0);
     }
 
@@ -239,10 +266,30 @@ impl Watch {
         state.launches.len() as u32 - 1
     }
 
-    pub(crate) fn new_slot(&self) -> u32 {
+    /// So many slots, for lanes that come after all that is in `known`.
+    pub(crate) fn take_slots(&self, count: usize, known: &Known, taken: &mut Vec<u32>) {
         let state = &mut *self.state.borrow_mut();
-        state.slots.push(0);
-        state.slots.len() as u32 - 1
+        let slots = &mut state.slots;
+        let until = taken.len() + count;
+        state.free_slots.retain(|&slot| {
+            // A lane is taken to know of all that was done in its slot.
+            let last = slots[slot as usize];
+            let knows = known.get(slot as usize).is_some_and(|&known| known + 1 >= last);
+            let take = knows && taken.len() < until;
+            if take {
+                taken.push(slot);
+            }
+            !take
+        });
+        while taken.len() < until {
+            taken.push(slots.len() as u32);
+            slots.push(0);
+        }
+    }
+
+    /// Slots whose lanes have ended, and whose queue is gone.
+    pub(crate) fn give_slots(&self, slots: Vec<u32>) {
+        self.state.borrow_mut().free_slots.extend(slots);
     }
 
     /// Lanes meet: their accesses before are ordered before their accesses after.
@@ -353,15 +400,19 @@ impl State {
         })
     }
 
-    /// Whether a scope of lane `a` has lane `b` in it.
-    pub(super) fn includes(&self, scope: ScopeKind, a: u32, b: u32) -> bool {
-        includes(&self.whos, &self.launches, scope, a, b)
+    pub(super) fn who(&self, lane: u32) -> Who {
+        self.lanes[lane as usize].who
     }
 
-    pub(super) fn site(&self, who: u32, line: String, what: String) -> Site {
-        let Who { launch, block, lane } = self.whos[who as usize];
-        let LaunchInfo { kernel, device } = self.launches[launch as usize];
-        Site { what, kernel, line, device, block, lane, launch }
+    /// Whether a scope of lane `a` has lane `b` in it.
+    pub(super) fn includes(&self, scope: ScopeKind, a: Who, b: Who) -> bool {
+        includes(&self.blocks, scope, a, b)
+    }
+
+    pub(super) fn site(&self, who: Who, line: String, what: String) -> Site {
+        let BlockInfo { launch, index: block, device } = self.blocks[who.block as usize];
+        let LaunchInfo { kernel, .. } = self.launches[launch as usize];
+        Site { what, kernel, line, device, block, lane: who.lane, launch }
     }
 
     /// A finding at an access.
@@ -374,6 +425,7 @@ impl State {
         object: Option<(u64, u64)>,
     ) -> Finding {
         let text = super::races::words(access.op, access.order, access.scope);
+        let who = self.who(who);
         let here = Some(self.site(who, access.from.to_string(), text));
         let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
         let steps = self.steps(&[who], place);
@@ -381,7 +433,7 @@ impl State {
     }
 
     /// The last steps of these lanes, and on this word.
-    pub(super) fn steps(&self, whos: &[u32], place: Option<(u32, u64)>) -> Vec<String> {
+    pub(super) fn steps(&self, whos: &[Who], place: Option<(u32, u64)>) -> Vec<String> {
         let relevant = |event: &&Event| {
             whos.contains(&event.who)
                 || place.is_some_and(|place| (event.object, event.offset & !7) == place)
@@ -398,8 +450,8 @@ impl State {
     }
 
     fn step(&self, event: &Event) -> String {
-        let Who { launch, block, lane } = self.whos[event.who as usize];
-        let device = self.launches[launch as usize].device;
+        let Who { block, lane } = event.who;
+        let BlockInfo { index: block, device, .. } = self.blocks[block as usize];
         let line = self.line_texts[event.line as usize];
         format!(
             "step {}: device {device} block {block} lane {lane}: {} of {:#x} at byte {:#x} of memory \
@@ -414,18 +466,12 @@ impl State {
 }
 
 /// Whether a scope of lane `a` has lane `b` in it.
-pub(super) fn includes(
-    whos: &[Who],
-    launches: &[LaunchInfo],
-    scope: ScopeKind,
-    a: u32,
-    b: u32,
-) -> bool {
-    let (a, b) = (&whos[a as usize], &whos[b as usize]);
+pub(super) fn includes(blocks: &[BlockInfo], scope: ScopeKind, a: Who, b: Who) -> bool {
+    let device = |who: Who| blocks[who.block as usize].device;
     match scope {
         ScopeKind::Sys => true,
-        ScopeKind::Gpu => launches[a.launch as usize].device == launches[b.launch as usize].device,
-        ScopeKind::Cta => a.launch == b.launch && a.block == b.block,
+        ScopeKind::Gpu => device(a) == device(b),
+        ScopeKind::Cta => a.block == b.block,
     }
 }
 

@@ -284,7 +284,13 @@ impl Scheduler {
                 queues.iter().any(|queue| queue.shared.id == id && queue.completed < count)
             })
         });
-        self.queues.retain(|queue| !(queue.closed && queue.is_idle()));
+        self.queues.retain(|queue| {
+            let over = queue.closed && queue.is_idle();
+            if let (Some(known), true) = (&mut self.known, over) {
+                known.closed(queue.shared.id);
+            }
+            !over
+        });
     }
 
     /// Fills free places, one block a launch in turn, so that no queue takes them all.
@@ -351,7 +357,7 @@ impl Scheduler {
         let run = &mut self.runs[at];
         run.resident -= 1;
         if let (Some(all), Some(known)) = (&self.known, &mut run.known) {
-            all.end_block(known, block.watched_lanes());
+            all.end_block(known, &block);
         }
         if run.resident == 0 && run.next_block == run.launch.blocks {
             let run = self.runs.remove(at);
@@ -378,11 +384,20 @@ impl Scheduler {
             .into_iter()
             .partition::<Vec<_>, _>(|block| stopped.iter().any(|run| run.key == block.owner));
         self.blocks = kept;
+        let mut stopped = stopped;
         for block in blocks {
             self.residency.give(&block.place);
+            let of = stopped.iter_mut().find(|run| run.key == block.owner);
+            let known = of.and_then(|run| run.known.as_mut());
+            if let (Some(all), Some(known)) = (&self.known, known) {
+                all.end_block(known, &block);
+            }
             block.stop(&mut self.stacks);
         }
         for run in stopped {
+            if let (Some(all), Some(known)) = (&mut self.known, run.known) {
+                all.end_launch(run.queue, known);
+            }
             if let Some(queue) = self.queue(id) {
                 queue.launch_done(run.node);
             }
