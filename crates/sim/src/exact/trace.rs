@@ -62,6 +62,17 @@ impl Trace {
         }
     }
 
+    /// Takes back all that came after these.
+    pub(super) fn take_back(&mut self, (steps, sum): (u64, u64)) {
+        let added = (self.steps - steps) as usize;
+        self.recent.truncate(self.recent.len().saturating_sub(added));
+        if let Some(all) = &mut self.all {
+            // Beyond the most that it holds, nothing was added.
+            all.truncate(usize::try_from(steps).unwrap_or(usize::MAX).min(MOST));
+        }
+        (self.steps, self.sum) = (steps, sum);
+    }
+
     /// The latest first.
     pub(super) fn recent(&self) -> impl Iterator<Item = &Event> {
         self.recent.iter().rev()

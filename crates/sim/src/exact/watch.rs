@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
-use mscclrs_device::arch::host::{Access, Bits};
+use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
 use super::clock::{Clock, Known, join, meet};
@@ -18,8 +18,14 @@ use super::mode::{Check, Mode, Schedule};
 use super::random::{Random, mix};
 use super::trace::{Event, Trace};
 
-/// Accesses without a store after which those who poll poll in vain.
+/// Loads of what the lane has just read, with nothing else between, after which those who poll poll in
+/// vain; and loads of anything.
 const ENDLESS: u64 = 1_000_000;
+const ENDLESS_ANY: u64 = 64 * ENDLESS;
+/// Such loads after which others get their turn at once: one of them may store.
+const PATIENCE: u64 = 1_000;
+/// Words that a poll goes through, at most.
+const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
 const ACCESS_NS: u64 = 5;
 
@@ -47,6 +53,11 @@ pub(super) struct Who {
     pub(super) lane: u32,
 }
 
+impl Who {
+    /// The host.
+    pub(super) const HOST: Who = Who { block: u32::MAX, lane: 0 };
+}
+
 /// An atomic load that saw what it would have had to acquire.
 #[derive(Clone, Debug)]
 pub(super) struct Miss {
@@ -70,8 +81,8 @@ pub(super) struct OfWord {
 pub(super) struct LaneState {
     pub(super) who: Who,
     pub(super) clock: Clock,
-    /// What relaxed stores after a fence release.
-    pub(super) fence: Option<(Known, ScopeKind)>,
+    /// What relaxed stores after fences release: after fences of at least block, GPU and system scope.
+    pub(super) fences: [Option<Known>; 3],
     /// What an acquire fence will learn: what relaxed loads saw, and their scope.
     pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
     /// What it released by a word, of which memory and byte: its later relaxed stores to the word do too.
@@ -79,6 +90,9 @@ pub(super) struct LaneState {
     /// What its relaxed loads of a word saw: its later acquires of that word learn that too.
     pub(super) seen: VecDeque<OfWord>,
     pub(super) misses: VecDeque<Miss>,
+    /// What it read last, of which memory and byte, in a ring.
+    read: [(u64, u64); POLLED],
+    next_read: u8,
     /// Late values seen one after the other.
     pub(super) late: u8,
 }
@@ -103,6 +117,17 @@ pub(super) struct State {
     free_slots: Vec<u32>,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
+    /// What the host may know: what work that has ended did, and what kernels released to host memory.
+    pub(super) host: Known,
+    /// A wait ended early and its launch, or a peer's, goes on without what it would have brought.
+    pub(super) spoilt: bool,
+}
+
+/// Where the choices of a run are.
+pub(super) struct Choices {
+    random: Random,
+    quantum: u32,
+    trace: (u64, u64),
 }
 
 /// One for the devices of a world.
@@ -111,7 +136,8 @@ pub(crate) struct Watch {
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
-    since_store: Cell<u64>,
+    /// Loads since something was stored: of what the lane had just read, and of anything.
+    since_store: Cell<(u64, u64)>,
 }
 
 impl Watch {
@@ -132,11 +158,13 @@ impl Watch {
                 free_slots: Vec::new(),
                 trace: Trace::new(keep_trace),
                 finding: None,
+                host: Known::default(),
+                spoilt: false,
             }),
             failed: Cell::new(false),
             quantum: Cell::new(1),
             clock_ns: Cell::new(1),
-            since_store: Cell::new(0),
+            since_store: Cell::default(),
         }
     }
 
@@ -155,8 +183,50 @@ impl Watch {
 
     /// Every lane waits, and so none polls without end; time goes on.
     pub(super) fn all_wait(&self, ns: u64) {
-        self.since_store.set(0);
+        self.stored();
         self.pass(ns);
+    }
+
+    /// Whether all who ran lately only polled.
+    pub(super) fn polls_in_vain(&self) -> bool {
+        self.since_store.get().0 > PATIENCE
+    }
+
+    fn stored(&self) {
+        self.since_store.set((0, 0));
+    }
+
+    pub(super) fn choices(&self) -> Choices {
+        let state = self.state.borrow();
+        let (random, quantum, trace) = (state.random.clone(), self.quantum.get(), state.trace.sum());
+        Choices { random, quantum, trace }
+    }
+
+    /// Back to there.
+    pub(super) fn choose_again(&self, Choices { random, quantum, trace }: Choices) {
+        let mut state = self.state.borrow_mut();
+        state.random = random;
+        state.trace.take_back(trace);
+        self.quantum.set(quantum);
+    }
+
+    /// A wait of a lane has ended early.
+    pub(crate) fn ended_early(&self) {
+        self.state.borrow_mut().spoilt = true;
+    }
+
+    /// No lane is left that may miss what others did not do.
+    pub(super) fn nothing_runs(&self) {
+        self.state.borrow_mut().spoilt = false;
+    }
+
+    /// What a host thread does next knows of all that the host may know.
+    pub(crate) fn host_tells(&self, known: &mut Known) {
+        join(known, &self.state.borrow().host);
+    }
+
+    pub(crate) fn host_learns(&self, known: &Known) {
+        join(&mut self.state.borrow_mut().host, known);
     }
 
     /// Whether something was found: all lanes stay where they are.
@@ -178,6 +248,20 @@ impl Watch {
     pub(crate) fn report(&self, kind: FindingKind, what: String, steps: Vec<String>) {
         let mut state = self.state.borrow_mut();
         let (here, other, missing, mode) = (None, None, None, state.mode);
+        self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
+    }
+
+    /// A lane that cannot go on.
+    pub(crate) fn report_failure(&self, kind: FindingKind, what: String, lane: u32) {
+        let mut state = self.state.borrow_mut();
+        let who = state.who(lane);
+        let last = state.trace.recent().find(|event| event.who == who).copied();
+        let line = last.map_or("its beginning".to_owned(), |event| {
+            format!("its last access, {}", state.line_texts[event.line as usize])
+        });
+        let here = Some(state.site(who, line, "stops after".into()));
+        let steps = state.steps(&[who], None);
+        let (other, missing, mode) = (None, None, state.mode);
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -205,10 +289,11 @@ impl Watch {
         self.pass(ACCESS_NS);
         let left = self.quantum.get() - 1;
         self.quantum.set(left);
-        if left == 0 {
+        let is_over = left == 0 || self.polls_in_vain();
+        if is_over {
             self.new_turn();
         }
-        left == 0
+        is_over
     }
 
     /// How many accesses the next lane makes before others get their turn.
@@ -257,7 +342,7 @@ impl Watch {
         }
         state.free_lanes.entry(lanes).or_default().push(first);
         state.cells.forget(shared_object);
-        self.since_store.set(0);
+        self.stored();
     }
 
     pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32) -> u32 {
@@ -312,7 +397,7 @@ impl Watch {
             at = who + 1;
         }
         meet(clocks.into_iter());
-        self.since_store.set(0);
+        self.stored();
     }
 
     /// A queue wrote memory.
@@ -327,24 +412,37 @@ impl Watch {
     }
 
     pub(crate) fn load(&self, who: u32, access: Access) -> Bits {
-        let polls = self.since_store.get() + 1;
-        self.since_store.set(polls);
         let mut state = self.state.borrow_mut();
         let loaded = state.load(who, access);
-        if polls > ENDLESS && !self.failed.get() {
-            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
-                        needs a guard, which ends it on an abort or at its time limit";
-            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, &access, None);
-            self.found(&mut state, finding);
-        }
+        self.polled(&mut state, who, 0, &access);
         loaded.unwrap_or_else(|finding| {
             self.found(&mut state, *finding);
             [0; 2]
         })
     }
 
+    /// A lane has read: whether it, and whoever else runs, does so without end.
+    fn polled(&self, state: &mut State, who: u32, object: u64, access: &Access) {
+        let lane = &mut state.lanes[who as usize];
+        let (polls, loads) = self.since_store.get();
+        let place = (object, access.address as u64);
+        let again = lane.read.contains(&place);
+        if !again {
+            lane.read[usize::from(lane.next_read)] = place;
+            lane.next_read = (lane.next_read + 1) % POLLED as u8;
+        }
+        let (polls, loads) = (if again { polls + 1 } else { 0 }, loads + 1);
+        self.since_store.set((polls, loads));
+        if (polls > ENDLESS || loads > ENDLESS_ANY) && !self.failed.get() {
+            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
+                        needs a guard, which ends it on an abort or at its time limit";
+            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, access, None);
+            self.found(state, finding);
+        }
+    }
+
     pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
-        self.since_store.set(0);
+        self.stored();
         let mut state = self.state.borrow_mut();
         if let Err(finding) = state.store(who, access, bits) {
             self.found(&mut state, *finding);
@@ -360,7 +458,10 @@ impl Watch {
         let mut state = self.state.borrow_mut();
         match state.modify(who, access, change) {
             Ok((before, changed)) => {
-                self.since_store.set(if changed { 0 } else { self.since_store.get() + 1 });
+                match changed {
+                    true => self.stored(),
+                    false => self.polled(&mut state, who, 0, &access),
+                }
                 before
             }
             Err(finding) => {
@@ -377,6 +478,10 @@ impl Watch {
     /// An access to shared memory of a block, which is an object of its own.
     pub(crate) fn shared(&self, who: u32, object: u64, bytes: u32, access: Access) {
         let mut state = self.state.borrow_mut();
+        match access.op {
+            Op::Load => self.polled(&mut state, who, object, &access),
+            _ => self.stored(),
+        }
         if let Err(finding) = state.shared(who, object, bytes, access) {
             self.found(&mut state, *finding);
         }
@@ -386,9 +491,9 @@ impl Watch {
 impl State {
     pub(super) fn refresh(&mut self) {
         if self.view.refresh() {
-            let view = &self.view;
-            // Shared memory of blocks is not in the view; its numbers never come again.
-            self.cells.retain(|object| object >> 62 == 1 || view.holds(object));
+            let live = self.view.objects();
+            // Shared memory of blocks is not in the view: it goes with its block.
+            self.cells.retain(|object| object >> 62 == 1 || live.contains(&object));
         }
     }
 
@@ -467,7 +572,8 @@ impl State {
 
 /// Whether a scope of lane `a` has lane `b` in it.
 pub(super) fn includes(blocks: &[BlockInfo], scope: ScopeKind, a: Who, b: Who) -> bool {
-    let device = |who: Who| blocks[who.block as usize].device;
+    // The host is in no block.
+    let device = |who: Who| blocks.get(who.block as usize).map(|block| block.device);
     match scope {
         ScopeKind::Sys => true,
         ScopeKind::Gpu => device(a) == device(b),

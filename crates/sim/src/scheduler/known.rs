@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::block::Block;
-use crate::exact::{All, Known, Watch, join};
+use crate::exact::{Known, Watch, join};
 
 #[derive(Default)]
 struct QueueKnowledge {
@@ -28,18 +28,17 @@ pub(super) struct LaunchKnowledge {
 pub(super) struct Knowledge {
     device: u32,
     watch: Rc<Watch>,
-    all: All,
     queues: BTreeMap<u64, QueueKnowledge>,
 }
 
 impl Knowledge {
-    pub(super) fn new(device: u32, watch: Rc<Watch>, all: All) -> Knowledge {
-        Knowledge { device, watch, all, queues: BTreeMap::new() }
+    pub(super) fn new(device: u32, watch: Rc<Watch>) -> Knowledge {
+        Knowledge { device, watch, queues: BTreeMap::new() }
     }
 
     /// The queue got an item, or passed a wait for an event.
     pub(super) fn submitted(&mut self, queue: u64) {
-        join(&mut self.queues.entry(queue).or_default().known, &self.all.borrow());
+        self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
     }
 
     /// The queue wrote memory.
@@ -81,7 +80,7 @@ impl Knowledge {
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
         of_queue.free.extend(launch.slots.into_iter().rev());
-        join(&mut self.all.borrow_mut(), &launch.after);
+        self.watch.host_learns(&launch.after);
     }
     /// The queue has done all that it had, and gets no more.
     pub(super) fn closed(&mut self, queue: u64) {
