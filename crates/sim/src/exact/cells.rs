@@ -6,6 +6,7 @@ use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
 use super::clock::{Known, join};
+use super::watch::Who;
 
 /// Cells that are made together.
 const PAGE: usize = 256;
@@ -16,7 +17,7 @@ pub(super) const MOST_VALUES: usize = 6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     /// Which lane.
-    pub(super) who: u32,
+    pub(super) who: Who,
     pub(super) slot: u32,
     pub(super) time: u32,
     /// Which source line.
@@ -44,7 +45,7 @@ pub(super) struct Release {
     pub(super) known: Known,
     pub(super) scope: ScopeKind,
     /// The lane whose scope it is.
-    pub(super) who: u32,
+    pub(super) who: Who,
     /// What a read-modify-write hands on that has another scope than its own.
     pub(super) also: Option<Box<Release>>,
 }
@@ -118,6 +119,8 @@ struct Object {
 pub(super) struct Cells {
     objects: Vec<Object>,
     index: HashMap<u64, usize>,
+    /// Places of objects that are gone.
+    free: Vec<usize>,
     last: (u64, usize),
     numbers: u32,
 }
@@ -127,11 +130,15 @@ impl Cells {
         if self.last.0 == object && self.last.1 < self.objects.len() {
             return self.last.1;
         }
-        let (objects, numbers) = (&mut self.objects, &mut self.numbers);
-        let at = *self.index.entry(object).or_insert_with(|| {
-            objects.push(Object { number: *numbers, pages: Vec::new() });
+        let Cells { objects, numbers, free, index, .. } = self;
+        let at = *index.entry(object).or_insert_with(|| {
+            let at = free.pop().unwrap_or_else(|| {
+                objects.push(Object::default());
+                objects.len() - 1
+            });
+            objects[at].number = *numbers;
             *numbers += 1;
-            objects.len() - 1
+            at
         });
         self.last = (object, at);
         at
@@ -173,10 +180,14 @@ impl Cells {
     /// Forgets pieces of memory that are gone: their numbers may come again for others.
     pub(super) fn retain(&mut self, live: impl Fn(u64) -> bool) {
         let gone: Vec<u64> = self.index.keys().copied().filter(|&object| !live(object)).collect();
-        for object in gone {
-            if let Some(at) = self.index.remove(&object) {
-                self.objects[at].pages = Vec::new();
-            }
+        gone.into_iter().for_each(|object| self.forget(object));
+    }
+
+    /// Forgets a piece of memory that is gone.
+    pub(super) fn forget(&mut self, object: u64) {
+        if let Some(at) = self.index.remove(&object) {
+            self.objects[at].pages = Vec::new();
+            self.free.push(at);
         }
         self.last = (0, usize::MAX);
     }
@@ -190,6 +201,21 @@ impl Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_gone_leaves_its_place_and_not_its_number() {
+        let mut cells = Cells::default();
+        for object in 1..100 {
+            cells.cell(object, 8).written = 1;
+            assert_eq!(
+                (cells.number(object), cells.cell(object, 8).written),
+                (object as u32 - 1, 1)
+            );
+            cells.forget(object);
+        }
+        assert_eq!(cells.objects.len(), 1);
+        assert_eq!(cells.cell(100, 8).written, 0);
+    }
 
     #[test]
     fn what_a_queue_writes_is_written_byte_for_byte() {

@@ -18,9 +18,6 @@ mod values;
 mod watch;
 mod world;
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 pub(crate) use clock::{Known, join};
 pub use finding::{Finding, FindingKind, Site};
 pub use memory::{MappedMemory, MemoryOwner};
@@ -28,6 +25,3 @@ pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
 pub use world::{Hold, OnTimeline, World};
-
-/// What all work of a world that has ended knows.
-pub(crate) type All = Rc<RefCell<Known>>;

@@ -9,22 +9,23 @@
 //! order of launches in a queue. A relaxed load alone orders nothing.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::cells::{Release, Stamp};
+use super::cells::{Release, Stamp, Value};
 use super::clock::join;
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::trace::Event;
-use super::watch::{Miss, OfWord, State, includes};
+use super::watch::{LaneState, Miss, OfWord, State, Who, includes};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
 const MISSES: usize = 8;
 /// Words of which a lane remembers what it released last, and what it saw last.
-const WORDS: usize = 4;
+const WORDS: usize = 16;
 
 pub(super) type Checked<T> = Result<T, Box<Finding>>;
 
@@ -64,10 +65,10 @@ fn releases(order: OrderKind) -> bool {
 
 /// Where an access goes: a piece of memory and the byte in it.
 #[derive(Clone, Copy)]
-struct At {
-    object: u64,
-    offset: u64,
-    owner: MemoryOwner,
+pub(super) struct At {
+    pub(super) object: u64,
+    pub(super) offset: u64,
+    pub(super) owner: MemoryOwner,
 }
 
 /// The cells that an access touches: their offsets and which of their bytes.
@@ -103,8 +104,8 @@ impl State {
     }
 
     pub(super) fn stamp(&mut self, who: u32, access: &Access, mask: u8) -> Stamp {
-        let clock = &self.lanes[who as usize].clock;
-        let (slot, time) = (clock.slot, clock.time);
+        let LaneState { who, clock, .. } = &self.lanes[who as usize];
+        let (who, slot, time) = (*who, clock.slot, clock.time);
         let line = self.line(access.from);
         let Access { op, order, scope, .. } = *access;
         Stamp { who, slot, time, line, mask, op, order, scope }
@@ -113,7 +114,7 @@ impl State {
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits) {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
-        let (offset, bits) = (at.offset, bits[0]);
+        let (who, offset, bits) = (self.who(who), at.offset, bits[0]);
         self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope });
     }
 
@@ -130,10 +131,8 @@ impl State {
             // SAFETY: the view has the memory, and the address is a multiple of the size.
             unsafe { read_raw(access.address, access.size) }
         };
-        if at.owner == MemoryOwner::Device
-            && access.op == Op::AtomicLoad
-            && self.mode.check == Check::Checked
-        {
+        let is_late = at.owner == MemoryOwner::Device && self.mode.check == Check::Weak;
+        if access.op == Op::AtomicLoad && !is_late {
             self.synchronize(who, &access, at);
         }
         self.trace(who, &access, at, bits);
@@ -142,8 +141,7 @@ impl State {
 
     pub(super) fn store(&mut self, who: u32, access: Access, bits: Bits) -> Checked<()> {
         let at = self.locate(who, &access)?;
-        let watched = at.owner == MemoryOwner::Device;
-        if watched {
+        if at.owner == MemoryOwner::Device {
             for (offset, mask) in parts(at.offset, access.size) {
                 self.compare(who, &access, (at.object, offset, mask))?;
             }
@@ -153,9 +151,9 @@ impl State {
         }
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         unsafe { write_raw(access.address, access.size, bits) };
-        if watched && self.mode.check != Check::Ordered {
+        if self.mode.check != Check::Ordered {
             let release = self.release(who, &access, at);
-            self.add_value(who, &access, at.object, at.offset, release);
+            self.add_value(who, &access, at, release);
         }
         self.trace(who, &access, at, bits);
         Ok(())
@@ -169,8 +167,8 @@ impl State {
         change: &dyn Fn(u64) -> Option<u64>,
     ) -> Checked<(u64, bool)> {
         let at = self.locate(who, &access)?;
-        let watched = at.owner == MemoryOwner::Device && self.mode.check != Check::Ordered;
-        if watched {
+        let watched = self.mode.check != Check::Ordered;
+        if watched && at.owner == MemoryOwner::Device {
             for (offset, mask) in parts(at.offset, access.size) {
                 self.compare(who, &access, (at.object, offset, mask))?;
             }
@@ -192,27 +190,39 @@ impl State {
             if watched {
                 let own = self.release(who, &access, at);
                 let release = chain(earlier, own);
-                self.add_value(who, &access, at.object, at.offset, release);
+                self.add_value(who, &access, at, release);
             }
         }
         self.trace(who, &access, at, [after.unwrap_or(before), 0]);
-        Ok((before, after.is_some()))
+        Ok((before, after.is_some_and(|after| after != before)))
     }
 
     pub(super) fn fence(&mut self, who: u32, scope: ScopeKind) {
         if self.mode.check == Check::Ordered {
             return;
         }
+        let own = self.who(who);
         let lane = &mut self.lanes[who as usize];
         let pending = std::mem::take(&mut lane.pending);
-        lane.seen.clear();
+        let seen = std::mem::take(&mut lane.seen);
+        // A later fence of a wider scope may still reach who released it.
+        let wider = |load_scope| scope != load_scope && narrower(scope, load_scope) == scope;
         for (release, load_scope) in pending {
-            if self.includes(narrower(scope, load_scope), who, release.who) {
+            if self.includes(narrower(scope, load_scope), own, release.who) {
                 self.lanes[who as usize].clock.acquire(&release.known);
+            } else if wider(load_scope) {
+                self.lanes[who as usize].pending.push((release, load_scope));
             }
         }
-        let known = self.lanes[who as usize].clock.release();
-        self.lanes[who as usize].fence = Some((known, scope));
+        let is_left = |word: &OfWord| {
+            let held = narrower(scope, word.load_scope);
+            !self.includes(held, own, word.release.who) && wider(word.load_scope)
+        };
+        let seen = seen.into_iter().filter(is_left).collect();
+        let lane = &mut self.lanes[who as usize];
+        lane.seen = seen;
+        let known = lane.clock.release();
+        lane.fences[..=width(scope)].fill(Some(known));
     }
 
     pub(super) fn shared(
@@ -222,10 +232,13 @@ impl State {
         bytes: u32,
         access: Access,
     ) -> Checked<()> {
-        if self.mode.check == Check::Ordered {
-            return Ok(());
-        }
         let (offset, size) = (access.address as u64, access.size);
+        if !offset.is_multiple_of(size.into()) {
+            let what = format!(
+                "{size} bytes at byte {offset} of a block's shared memory, which is not a multiple of {size}"
+            );
+            return Err(self.about(FindingKind::Misaligned, what, who, &access, None).into());
+        }
         if offset + u64::from(size) > u64::from(bytes) {
             let what = format!("byte {offset} of a block's shared memory, which has {bytes}");
             return Err(self.about(FindingKind::Outside, what, who, &access, None).into());
@@ -246,23 +259,25 @@ impl State {
         if self.mode.check != Check::Checked {
             return Ok(());
         }
+        // After a wait has ended early, data is missing, and what would have ordered it.
+        let spoilt = self.spoilt;
         let stamp = self.stamp(who, access, mask);
-        let (whos, launches) = (&self.whos, &self.launches);
+        let (blocks, by) = (&self.blocks, stamp.who);
         let cell = self.cells.cell(object, offset);
         let unwritten = cell.written & mask != mask;
         let clock = &self.lanes[who as usize].clock;
         let races = |before: &&Stamp| {
             let strong = before.is_atomic()
                 && stamp.is_atomic()
-                && includes(whos, launches, before.scope, before.who, who)
-                && includes(whos, launches, stamp.scope, who, before.who);
-            before.mask & mask != 0 && !strong && !clock.knows(before.slot, before.time)
+                && includes(blocks, before.scope, before.who, by)
+                && includes(blocks, stamp.scope, by, before.who);
+            !spoilt && before.mask & mask != 0 && !strong && !clock.knows(before.slot, before.time)
         };
         let reads = if stamp.writes() { cell.reads.as_slice() } else { &[] };
         if let Some(&before) = cell.writes.iter().chain(reads).find(races) {
             return Err(self.race(who, access, (object, offset), before).into());
         }
-        if unwritten && access.op == Op::Load {
+        if unwritten && access.op == Op::Load && !spoilt {
             let what = "these bytes were never written, by a kernel, a copy or the host; memory is 0 at \
                         first, so this reads zeros that nobody put there";
             let place = Some((object, offset));
@@ -312,7 +327,7 @@ impl State {
         let line = self.line_texts[before.line as usize].to_string();
         finding.other = Some(self.site(before.who, line, text));
         let place = (self.cells.number(object), offset);
-        finding.steps = self.steps(&[who, before.who], Some(place));
+        finding.steps = self.steps(&[self.who(who), before.who], Some(place));
         let misses = &self.lanes[who as usize].misses;
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {
@@ -337,7 +352,7 @@ impl State {
             return None;
         }
         let lane = &mut self.lanes[who as usize];
-        let (place, scope) = ((at.object, at.offset), access.scope);
+        let (who, place, scope) = (lane.who, (at.object, at.offset), access.scope);
         if releases(access.order) {
             let release = Release { known: lane.clock.release(), scope, who, also: None };
             lane.released.retain(|(before, _)| *before != place);
@@ -345,12 +360,15 @@ impl State {
             lane.released.push_front((place, release.clone()));
             return Some(release);
         }
-        let fence = lane.fence.clone().map(|(known, fence_scope)| Release {
-            known,
-            scope: narrower(fence_scope, scope),
-            who,
-            also: None,
-        });
+        // The last of at least the store's scope, and each later one that is narrower.
+        let mut fence: Option<Release> = None;
+        for (known, scope) in lane.fences.iter().zip(SCOPES).take(width(scope) + 1).rev() {
+            let Some(known) = known.clone() else { continue };
+            let old = fence.as_ref().is_some_and(|wider| Rc::ptr_eq(&wider.known, &known));
+            if !old {
+                fence = chain(fence, Some(Release { known, scope, who, also: None }));
+            }
+        }
         // A release of a word goes on in the lane's later stores to it.
         let before = lane.released.iter().find(|(before, _)| *before == place);
         let before = before.map(|(_, release)| Release {
@@ -364,6 +382,7 @@ impl State {
     fn handed_on(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
         let (cell, mask) = parts(at.offset, access.size).next()?;
         let earlier = self.latest_release(at.object, cell, mask)?;
+        let who = self.who(who);
         let reaching = earlier.all().filter(|release| self.reaches(release, access, who));
         reaching
             .cloned()
@@ -372,19 +391,45 @@ impl State {
     }
 
     /// Whether the scopes of a release and of a load hold each other's lanes.
-    fn reaches(&self, release: &Release, access: &Access, who: u32) -> bool {
+    fn reaches(&self, release: &Release, access: &Access, who: Who) -> bool {
         self.includes(release.scope, release.who, who)
             && self.includes(access.scope, who, release.who)
     }
 
     /// What an atomic load learns from the newest value.
     fn synchronize(&mut self, who: u32, access: &Access, at: At) {
+        if self.mode.check == Check::Ordered {
+            return;
+        }
         for (cell, mask) in parts(at.offset, access.size) {
+            if at.owner == MemoryOwner::Host
+                && let Some(release) = self.release_of_host(access, at, cell)
+            {
+                self.learn_release(who, access, (at.object, cell, mask), &release);
+                continue;
+            }
             let value = self.cells.cell(at.object, cell).values.last();
             let write = value.and_then(|value| value.write(mask));
             let write = write.map(|(by, release)| (by, release.clone()));
             self.learn(who, access, (at.object, cell, mask), write);
         }
+    }
+
+    /// What the host's write of 8 bytes makes known, if they are not what a kernel wrote. The host may
+    /// have done anything before: it brings all that the host may have known when it was first seen.
+    fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Release> {
+        // SAFETY: it lies in the same aligned 8 bytes as the access.
+        let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
+        let known = &self.host;
+        let values = &mut self.cells.cell(at.object, cell).values;
+        if values.last().is_none_or(|value| value.bits != bits) {
+            let (scope, who) = (ScopeKind::Sys, Who::HOST);
+            let release = Some(Release { known: known.clone(), scope, who, also: None });
+            values.clear();
+            values.push(Value { bits, by: None, release, beside: None, seen: Vec::new() });
+        }
+        let value = values.last().filter(|value| value.by.is_none());
+        value.and_then(|value| value.release.clone())
     }
 
     /// What an atomic load learns from a value.
@@ -395,33 +440,22 @@ impl State {
         (object, at, mask): (u64, u64, u8),
         write: Option<(Stamp, Option<Release>)>,
     ) {
-        let place = (object, at + u64::from(mask.trailing_zeros()));
+        let word = (object, at + u64::from(mask.trailing_zeros()));
         if acquires(access.order) {
-            self.learn_seen(who, access, place);
+            self.learn_seen(who, access, word);
         }
         let Some((by, release)) = write else { return };
-        if by.who == who || !by.is_atomic() {
+        let own = self.who(who);
+        if by.who == own || !by.is_atomic() {
             return;
         }
         let mut reaches = false;
         for release in release.iter().flat_map(Release::all) {
-            if !self.reaches(release, access, who) {
+            if !self.reaches(release, access, own) {
                 continue;
             }
             reaches = true;
-            let (lane, load_scope) = (&mut self.lanes[who as usize], access.scope);
-            if acquires(access.order) {
-                lane.clock.acquire(&release.known);
-                continue;
-            }
-            let same = |(before, scope): &&mut (Release, ScopeKind)| {
-                (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
-            };
-            match lane.pending.iter_mut().find(same) {
-                Some((before, _)) => join(&mut before.known, &release.known),
-                None => lane.pending.push((release.clone(), load_scope)),
-            }
-            remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
+            self.learn_release(who, access, (object, at, mask), release);
         }
         if (reaches && acquires(access.order))
             || self.mode.check != Check::Checked
@@ -434,7 +468,7 @@ impl State {
         }
         let (load, store) = (access.from, self.line_texts[by.line as usize]);
         let scopes_meet =
-            self.includes(by.scope, by.who, who) && self.includes(access.scope, who, by.who);
+            self.includes(by.scope, by.who, own) && self.includes(access.scope, own, by.who);
         let (missing, so) = match () {
             () if reaches => ("an acquire", ", but orders nothing"),
             () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),
@@ -452,6 +486,30 @@ impl State {
         misses.push_back(Miss { slot: by.slot, time: by.time, why });
     }
 
+    /// What an atomic load learns from a release that it has in its scope.
+    fn learn_release(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, at, mask): (u64, u64, u8),
+        release: &Release,
+    ) {
+        let place = (object, at + u64::from(mask.trailing_zeros()));
+        let (lane, load_scope) = (&mut self.lanes[who as usize], access.scope);
+        if acquires(access.order) {
+            lane.clock.acquire(&release.known);
+            return;
+        }
+        let same = |(before, scope): &&mut (Release, ScopeKind)| {
+            (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
+        };
+        match lane.pending.iter_mut().find(same) {
+            Some((before, _)) => join(&mut before.known, &release.known),
+            None => lane.pending.push((release.clone(), load_scope)),
+        }
+        remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
+    }
+
     /// An acquire of a word learns what the lane's relaxed loads of it saw.
     fn learn_seen(&mut self, who: u32, access: &Access, place: (u64, u64)) {
         let lane = &mut self.lanes[who as usize];
@@ -463,7 +521,7 @@ impl State {
         lane.seen = elsewhere;
         let here: VecDeque<OfWord> = here;
         for OfWord { release, load_scope, .. } in here {
-            if self.includes(narrower(access.scope, load_scope), who, release.who) {
+            if self.includes(narrower(access.scope, load_scope), self.who(who), release.who) {
                 self.lanes[who as usize].clock.acquire(&release.known);
             }
         }
@@ -478,6 +536,14 @@ pub(super) fn is_atomic(op: Op) -> bool {
 fn is_safer(access: &Stamp, before: &Stamp) -> bool {
     access.is_atomic()
         && (!before.is_atomic() || narrower(access.scope, before.scope) != access.scope)
+}
+
+/// From the narrowest on.
+const SCOPES: [ScopeKind; 3] = [ScopeKind::Cta, ScopeKind::Gpu, ScopeKind::Sys];
+
+/// Where a scope is among them.
+fn width(scope: ScopeKind) -> usize {
+    scope as usize
 }
 
 /// The scope that is in both.
@@ -529,7 +595,7 @@ mod tests {
         let release = |scope, slot: usize| {
             let mut known = vec![0; 3];
             known[slot] = 1;
-            Some(Release { known: known.into(), scope, who: 0, also: None })
+            Some(Release { known: known.into(), scope, who: Who::default(), also: None })
         };
         let (gpu, sys) = (ScopeKind::Gpu, ScopeKind::Sys);
         let all = chain(chain(release(sys, 0), release(gpu, 1)), release(sys, 2)).unwrap();

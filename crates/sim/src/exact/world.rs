@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use mscclrs_device::arch::host::WATCHED;
 
-use super::All;
 use super::finding::{Finding, FindingKind};
 use super::mode::{Mode, Schedule};
 use super::random::Random;
@@ -214,7 +213,6 @@ struct Worker {
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
     watch: Rc<Watch>,
-    all: All,
     /// By ordinal, and then by when they came.
     devices: BTreeMap<(u32, u64), Scheduler>,
     joined: u64,
@@ -239,7 +237,6 @@ impl Worker {
             joining,
             shared,
             watch: Rc::new(Watch::new(mode, timeline)),
-            all: All::default(),
             devices: BTreeMap::new(),
             joined: 0,
             random: Random::new(mode.seed ^ 0x0c70_b05e),
@@ -270,11 +267,7 @@ impl Worker {
                     self.calm();
                 }
             }
-            let ran = self.run_lanes();
-            if self.watch.has_failed() {
-                self.stop();
-            }
-            if ran {
+            if self.run_lanes() {
                 (quiet, fruitless) = (None, 0);
                 continue;
             }
@@ -291,8 +284,8 @@ impl Worker {
             }
             // Everything waits.
             self.tell();
-            self.watch.all_wait(IDLE_NS);
-            if self.look() {
+            if self.pass_time() {
+                (quiet, fruitless) = (None, 0);
                 continue;
             }
             fruitless += 1;
@@ -318,18 +311,30 @@ impl Worker {
         was_held
     }
 
-    /// Takes what came; true if anything did.
+    /// Takes what came, and begins it; true if there was anything. Takes nothing during a hold.
     fn take(&mut self) -> bool {
+        let shared = self.shared.upgrade();
+        // Who holds the world goes on only after this: what is sent then, is not taken here.
+        let holds = shared.as_ref().map(|shared| {
+            let holds = shared.holds.lock();
+            holds.unwrap_or_else(PoisonError::into_inner)
+        });
+        if holds.as_ref().is_some_and(|holds| **holds > 0) {
+            return false;
+        }
         let mut took = false;
         while let Ok((config, inbox)) = self.joining.try_recv() {
             let key = (config.ordinal, self.joined);
             self.joined += 1;
-            let (watch, all) = (self.watch.clone(), self.all.clone());
-            self.devices.insert(key, Scheduler::watched(config, inbox, watch, all));
+            self.devices.insert(key, Scheduler::watched(config, inbox, self.watch.clone()));
             took = true;
         }
         for device in self.devices.values_mut() {
-            took |= device.prepare();
+            took |= device.receive();
+        }
+        drop(holds);
+        for device in self.devices.values_mut() {
+            took |= device.proceed();
         }
         self.devices.retain(|_, device| !device.is_over());
         took
@@ -346,8 +351,33 @@ impl Worker {
         }
     }
 
+    /// Lets time go on while everything waits, so that lanes look at abort words and the clock. True if
+    /// any did more than that; else no choice that is made later depends on how often this was done.
+    fn pass_time(&mut self) -> bool {
+        let choices = (self.random.clone(), self.last, self.switches, self.watch.choices());
+        self.watch.all_wait(IDLE_NS);
+        if self.look() || self.run_lanes() {
+            return true;
+        }
+        let watched;
+        (self.random, self.last, self.switches, watched) = choices;
+        self.watch.choose_again(watched);
+        false
+    }
+
     /// Runs lanes until none can go on; true if any did more than to look in vain at what it waits for.
     fn run_lanes(&mut self) -> bool {
+        let any = self.run_until_rest();
+        if self.watch.has_failed() {
+            self.stop();
+        }
+        for block in self.devices.values().flat_map(|device| &device.blocks) {
+            block.rest();
+        }
+        any
+    }
+
+    fn run_until_rest(&mut self) -> bool {
         let mut any = false;
         self.look();
         loop {
@@ -369,17 +399,20 @@ impl Worker {
                 Ran::Ended => {
                     any = true;
                     device.end_block(block);
-                    device.prepare();
-                    // What waits for events may be able to go on.
-                    for other in self.devices.values_mut() {
-                        other.prepare();
+                    if self.devices.values().all(|device| device.blocks.is_empty()) {
+                        self.watch.nothing_runs();
+                    }
+                    // What waits for events may be able to go on too.
+                    for device in self.devices.values_mut() {
+                        device.proceed();
                     }
                 }
-                Ran::Failed(Failure { found: Some(kind), report }) => {
-                    self.watch.report(kind, report, Vec::new());
+                Ran::Failed(Failure { found: Some(kind), report, lane }) => {
+                    let first = chosen.watched_lanes().map_or(0, |(first, _)| first);
+                    self.watch.report_failure(kind, report, first + lane);
                 }
                 // No fault of the kernel.
-                Ran::Failed(Failure { found: None, report }) => {
+                Ran::Failed(Failure { found: None, report, .. }) => {
                     let error = Stopped::new(report);
                     self.devices.values_mut().for_each(|device| device.fail(&error));
                     return true;
@@ -438,7 +471,8 @@ impl Worker {
                     let lane = block.ready_lane(nth).unwrap_or(0);
                     !is_slow(seed, key.0, block.index, lane)
                 };
-                if fast(first.0, first.1, first.2) {
+                // Who polls without end may wait for a slow one.
+                if self.watch.polls_in_vain() || fast(first.0, first.1, first.2) {
                     return Some(first);
                 }
                 let from = self.random.below(ready.len() as u64) as usize;
@@ -460,7 +494,8 @@ impl Worker {
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
             device.fail(&error);
-            device.prepare();
+            device.receive();
+            device.proceed();
         }
     }
 

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::exact::{All, Known, Watch, join};
+use crate::block::Block;
+use crate::exact::{Known, Watch, join};
 
 #[derive(Default)]
 struct QueueKnowledge {
@@ -27,18 +28,17 @@ pub(super) struct LaunchKnowledge {
 pub(super) struct Knowledge {
     device: u32,
     watch: Rc<Watch>,
-    all: All,
     queues: BTreeMap<u64, QueueKnowledge>,
 }
 
 impl Knowledge {
-    pub(super) fn new(device: u32, watch: Rc<Watch>, all: All) -> Knowledge {
-        Knowledge { device, watch, all, queues: BTreeMap::new() }
+    pub(super) fn new(device: u32, watch: Rc<Watch>) -> Knowledge {
+        Knowledge { device, watch, queues: BTreeMap::new() }
     }
 
     /// The queue got an item, or passed a wait for an event.
     pub(super) fn submitted(&mut self, queue: u64) {
-        join(&mut self.queues.entry(queue).or_default().known, &self.all.borrow());
+        self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
     }
 
     /// The queue wrote memory.
@@ -61,17 +61,17 @@ impl Knowledge {
     ) -> (Rc<Watch>, u32) {
         let free = &mut self.queues.entry(queue).or_default().free;
         let from = launch.slots.len();
-        for _ in 0..lanes {
-            launch.slots.push(free.pop().unwrap_or_else(|| self.watch.new_slot()));
-        }
+        let own = free.len().min(lanes as usize);
+        launch.slots.extend(free.drain(free.len() - own..).rev());
+        self.watch.take_slots(lanes as usize - own, &launch.before, &mut launch.slots);
         let slots = &launch.slots[from..];
         let first = self.watch.begin_block(launch.launch, block, slots, &launch.before);
         (self.watch.clone(), first)
     }
 
-    pub(super) fn end_block(&self, launch: &mut LaunchKnowledge, lanes: Option<(u32, u32)>) {
-        if let Some((first, count)) = lanes {
-            self.watch.end_block(first, count, &mut launch.after);
+    pub(super) fn end_block(&self, launch: &mut LaunchKnowledge, block: &Block) {
+        if let Some((first, count)) = block.watched_lanes() {
+            self.watch.end_block(first, count, block.shared_object(), &mut launch.after);
         }
     }
 
@@ -80,6 +80,12 @@ impl Knowledge {
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
         of_queue.free.extend(launch.slots.into_iter().rev());
-        join(&mut self.all.borrow_mut(), &launch.after);
+        self.watch.host_learns(&launch.after);
+    }
+    /// The queue has done all that it had, and gets no more.
+    pub(super) fn closed(&mut self, queue: u64) {
+        if let Some(of_queue) = self.queues.remove(&queue) {
+            self.watch.give_slots(of_queue.free);
+        }
     }
 }

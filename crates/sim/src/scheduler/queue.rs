@@ -92,6 +92,11 @@ impl Queue {
         matches!(self.current, Some(Current::Waiting(_)))
     }
 
+    /// Whether it waits for a point that has been passed.
+    pub(super) fn may_go_on(&self) -> bool {
+        matches!(&self.current, Some(Current::Waiting(point)) if point.is_passed())
+    }
+
     /// A launch of the running graph has ended.
     pub(super) fn launch_done(&mut self, node: u32) {
         if let Some(Current::Running(running)) = &mut self.current {

@@ -4,11 +4,17 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod early_ends;
+mod fences;
 mod holds;
+mod host_memory;
+mod late_hosts;
 mod litmus;
 mod messages;
 mod order;
+mod parts;
 mod planted;
+mod polls;
 mod seeds;
 mod waits;
 mod world;

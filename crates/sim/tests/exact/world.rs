@@ -59,6 +59,11 @@ impl Ranks {
         self.queues[device].run(Arc::new(unsafe { Graph::single(work) }));
     }
 
+    /// Begins all that is enqueued, and from now on what is as it comes.
+    pub(crate) fn begin(&self) {
+        self.hold.take();
+    }
+
     /// Begins all that is enqueued, and waits for its end; what was found.
     pub(crate) fn finish(&self) -> Option<Finding> {
         self.hold.take();
