@@ -1,6 +1,11 @@
 //! A world that runs for long holds no more memory than one that has run for a while.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 

@@ -1,6 +1,8 @@
 //! Fences after fences: a narrower one takes nothing from a wider one.
 
-use mscclrs_device::{Acquire, Cta, Gpu, Relaxed, Release, Sys, WaitKind, fence, poll, poll_acquire};
+use mscclrs_device::{
+    Acquire, Cta, Gpu, Relaxed, Release, Sys, WaitKind, fence, poll, poll_acquire,
+};
 use mscclrs_sim::{Check, FindingKind, Mode};
 
 use crate::parts::{Parts, parts};
@@ -76,7 +78,8 @@ fn a_narrower_fence_undoes_no_wider_one() {
 
 #[test]
 fn a_narrow_fence_releases_no_more_for_a_wide_one_before_it() {
-    let run = |check, seed| Parts::new(Mode::new(check, seed), 2, 32).run(part.instance("_between"));
+    let run =
+        |check, seed| Parts::new(Mode::new(check, seed), 2, 32).run(part.instance("_between"));
     let finding = (0..30).find_map(|seed| run(Check::Checked, seed).0).expect("a race");
     assert_eq!(finding.kind, FindingKind::Race, "{finding}");
     assert!((0..100).any(|seed| run(Check::Weak, seed).1.get(4) == 0), "never late");
