@@ -1,7 +1,7 @@
 //! What memory there is: its owners tell of what they map, so that accesses past it are seen, and so
 //! that two mappings of one piece of memory are known to be one.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -122,6 +122,17 @@ impl View {
         }
         let table = table();
         self.live = table.live.values().copied().collect();
+        drop(table);
+        // Who maps memory of others sees whole pages; what they asked for ends where its owner says.
+        let mut ends = HashMap::new();
+        for Entry { object, bytes, .. } in &self.live {
+            ends.entry(*object)
+                .and_modify(|end: &mut u64| *end = (*bytes).min(*end))
+                .or_insert(*bytes);
+        }
+        for entry in &mut self.live {
+            entry.bytes = ends[&entry.object];
+        }
         let reach = self.live.iter().scan(0, |reach, entry| {
             *reach = entry.start.saturating_add(entry.bytes).max(*reach);
             Some(*reach)
@@ -197,6 +208,22 @@ mod tests {
         drop(first);
         assert!(view.refresh() && !view.objects().contains(&object));
         assert_eq!(view.find(at, 1), Found::Gone { offset: 0, bytes: 100 });
+    }
+
+    #[test]
+    fn all_mappings_of_memory_end_where_the_shortest_does() {
+        // Addresses that no process has.
+        let at = 0xf200_0000_0000_0000;
+        let (object, owner) = (MappedMemory::new_object(), MemoryOwner::Device);
+        let own = MappedMemory::new(at, 100, object, owner);
+        let _peers = MappedMemory::new(at + 0x10_0000, 4096, object, owner);
+        let mut view = View::default();
+        view.refresh();
+        assert_eq!(view.find(at + 0x10_0060, 4), Found::In { object, offset: 96, owner });
+        assert_eq!(view.find(at + 0x10_0060, 8), Found::Past { offset: 96, bytes: 100 });
+        drop(own);
+        view.refresh();
+        assert_eq!(view.find(at + 0x10_0060, 8), Found::In { object, offset: 96, owner });
     }
 
     #[test]

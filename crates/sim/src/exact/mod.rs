@@ -2,7 +2,7 @@
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
 //! mode what each load sees follows from its seed. `watch` is what lanes go through at each access;
-//! `races` compares accesses and sees to what orders them, `values` keeps what late loads may see,
+//! `races` compares accesses and sees to what orders them, `moves` those of queues, `values` keeps what late loads may see,
 //! `clock` has who knows what, `cells` and `memory` what memory there is; `world` chooses who runs.
 
 mod cells;
@@ -10,6 +10,7 @@ mod clock;
 mod finding;
 mod memory;
 mod mode;
+mod moves;
 mod races;
 mod random;
 mod test_memory;

@@ -9,6 +9,7 @@
 //! order of launches in a queue. A relaxed load alone orders nothing.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
@@ -19,6 +20,7 @@ use super::clock::join;
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
+use super::moves::MoveInfo;
 use super::trace::Event;
 use super::watch::{LaneState, Miss, OfWord, State, Who, includes};
 
@@ -82,7 +84,8 @@ impl State {
     fn locate(&mut self, who: u32, access: &Access) -> Checked<At> {
         self.refresh();
         let (address, size) = (access.address as u64, u64::from(access.size));
-        if address % size != 0 {
+        // Sizes are powers of two.
+        if address & (size - 1) != 0 {
             let what = format!("{size} bytes at {address:#x}, which is not a multiple of {size}");
             return Err(self.about(FindingKind::Misaligned, what, who, access, None).into());
         }
@@ -262,12 +265,14 @@ impl State {
         // After a wait has ended early, data is missing, and what would have ordered it.
         let spoilt = self.spoilt;
         let stamp = self.stamp(who, access, mask);
-        let (blocks, by) = (&self.blocks, stamp.who);
+        let (blocks, moves, by) = (&self.blocks, &self.moves, stamp.who);
         let cell = self.cells.cell(object, offset);
         let unwritten = cell.written & mask != mask;
         let clock = &self.lanes[who as usize].clock;
         let races = |before: &&Stamp| {
-            let strong = before.is_atomic()
+            // Of the same bytes and no others, by lanes in each other's scopes.
+            let strong = before.mask == mask
+                && before.is_atomic()
                 && stamp.is_atomic()
                 && includes(blocks, before.scope, before.who, by)
                 && includes(blocks, stamp.scope, by, before.who);
@@ -275,7 +280,20 @@ impl State {
         };
         let reads = if stamp.writes() { cell.reads.as_slice() } else { &[] };
         if let Some(&before) = cell.writes.iter().chain(reads).find(races) {
-            return Err(self.race(who, access, (object, offset), before).into());
+            return Err(self.race(who, access, (object, offset, mask), before).into());
+        }
+        if (cell.moved_to.is_some() || cell.moved_from.is_some()) && !spoilt {
+            let moved = |&number: &NonZeroU32| {
+                let MoveInfo { slot, time, .. } = moves[number.get() as usize - 1];
+                !clock.knows(slot, time)
+            };
+            let read = cell.moved_from.filter(|_| stamp.writes());
+            if let Some(number) = cell.moved_to.filter(moved).or(read.filter(moved)) {
+                return Err(self.race_with_move(who, access, (object, offset), number).into());
+            }
+            if stamp.writes() && mask == 0xff {
+                (cell.moved_to, cell.moved_from) = (None, None);
+            }
         }
         if unwritten && access.op == Op::Load && !spoilt {
             let what = "these bytes were never written, by a kernel, a copy or the host; memory is 0 at \
@@ -283,8 +301,6 @@ impl State {
             let place = Some((object, offset));
             return Err(self.about(FindingKind::Unwritten, what.into(), who, access, place).into());
         }
-        let cell = self.cells.cell(object, offset);
-        let clock = &self.lanes[who as usize].clock;
         let covered = |before: &Stamp| {
             before.mask & !mask == 0
                 && !is_safer(&stamp, before)
@@ -311,11 +327,29 @@ impl State {
         Ok(())
     }
 
+    fn race_with_move(
+        &mut self,
+        who: u32,
+        access: &Access,
+        place: (u64, u64),
+        number: NonZeroU32,
+    ) -> Finding {
+        let MoveInfo { device, name, .. } = self.move_info(number);
+        let what = format!(
+            "a kernel comes to memory after a {name} of a queue of device {device}, at byte {:#x} of memory \
+             {}, and nothing orders the two",
+            place.1,
+            self.cells.number(place.0)
+        );
+        let finding = self.about(FindingKind::Race, what, who, access, Some(place));
+        Finding { missing: Some(super::moves::MISSING.into()), ..finding }
+    }
+
     fn race(
         &mut self,
         who: u32,
         access: &Access,
-        (object, offset): (u64, u64),
+        (object, offset, mask): (u64, u64, u8),
         before: Stamp,
     ) -> Finding {
         let what = format!(
@@ -332,6 +366,11 @@ impl State {
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {
             Some(miss) => miss.why.clone(),
+            None if before.is_atomic() && is_atomic(access.op) && before.mask != mask => {
+                "accesses of one size: atomics that touch the same bytes, and not all of them, are not \
+                 atomic for each other"
+                    .into()
+            }
             None if before.is_atomic() && is_atomic(access.op) => format!(
                 "a scope that holds both lanes: one has {} scope, the other {} scope",
                 scope_name(before.scope),

@@ -6,15 +6,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic::Location;
+use std::rc::Rc;
 
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
-use super::clock::{Clock, Known, join, meet};
+use super::clock::{Clock, Known, join, meet, set};
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
+use super::moves::MoveInfo;
 use super::random::{Random, mix};
 use super::trace::{Event, Trace};
 
@@ -24,6 +26,8 @@ const ENDLESS: u64 = 1_000_000;
 const ENDLESS_ANY: u64 = 64 * ENDLESS;
 /// Such loads after which others get their turn at once: one of them may store.
 const PATIENCE: u64 = 1_000;
+/// Source lines whose numbers are at hand.
+const LINES: usize = 64;
 /// Words that a poll goes through, at most.
 const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
@@ -102,19 +106,22 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) cells: Cells,
     pub(super) view: View,
-    // These two grow with each launch, by some bytes a block; all else is used again.
+    // These grow with each launch, block and move, by some bytes; all else is used again.
     pub(super) launches: Vec<LaunchInfo>,
     pub(super) blocks: Vec<BlockInfo>,
     /// Names of all that were launched.
     pub(super) kernels: BTreeSet<&'static str>,
+    pub(super) moves: Vec<MoveInfo>,
     /// By their numbers: those of a block follow each other.
     pub(super) lanes: Vec<LaneState>,
     /// First numbers of lanes of blocks that have ended, by how many the blocks had.
     free_lanes: BTreeMap<u32, Vec<u32>>,
     lines: HashMap<*const Location<'static>, u32>,
+    /// Of these, by where the location lies.
+    lines_at_hand: [Option<(*const Location<'static>, u32)>; LINES],
     pub(super) line_texts: Vec<&'static Location<'static>>,
     /// The last time in each slot.
-    slots: Vec<u32>,
+    pub(super) slots: Vec<u32>,
     /// Slots that no queue holds.
     free_slots: Vec<u32>,
     pub(super) trace: Trace,
@@ -153,9 +160,11 @@ impl Watch {
                 launches: Vec::new(),
                 blocks: Vec::new(),
                 kernels: BTreeSet::new(),
+                moves: Vec::new(),
                 lanes: Vec::new(),
                 free_lanes: BTreeMap::new(),
                 lines: HashMap::new(),
+                lines_at_hand: [None; LINES],
                 line_texts: Vec::new(),
                 slots: Vec::new(),
                 free_slots: Vec::new(),
@@ -243,7 +252,7 @@ impl Watch {
     }
 
     /// The first finding stays.
-    fn found(&self, state: &mut State, finding: Finding) {
+    pub(super) fn found(&self, state: &mut State, finding: Finding) {
         self.failed.set(true);
         state.finding.get_or_insert(finding);
     }
@@ -259,11 +268,7 @@ impl Watch {
     pub(crate) fn report_failure(&self, kind: FindingKind, what: String, lane: u32) {
         let mut state = self.state.borrow_mut();
         let who = state.who(lane);
-        let last = state.trace.recent().find(|event| event.who == who).copied();
-        let line = last.map_or("its beginning".to_owned(), |event| {
-            format!("its last access, {}", state.line_texts[event.line as usize])
-        });
-        let here = Some(state.site(who, line, "stops after".into()));
+        let here = Some(state.site(who, state.last_line(who), "stops".into()));
         let steps = state.steps(&[who], None);
         let (other, missing, mode) = (None, None, state.mode);
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
@@ -279,7 +284,11 @@ impl Watch {
     ) {
         let mut state = self.state.borrow_mut();
         let site = |state: &State, (who, from): (u32, Option<&'static Location<'static>>)| {
-            let line = from.map_or("its end".into(), |from| from.to_string());
+            let line = match from {
+                Some(from) => from.to_string(),
+                None if kind == FindingKind::Warp => state.last_line(state.who(who)),
+                None => "its end".into(),
+            };
             state.site(state.who(who), line, "arrives".into())
         };
         let here = Some(site(&state, (who, from)));
@@ -339,10 +348,18 @@ impl Watch {
     /// Lanes of a block have ended, and its shared memory is gone; adds what they did to `known`.
     pub(crate) fn end_block(&self, first: u32, lanes: u32, shared_object: u64, known: &mut Known) {
         let state = &mut *self.state.borrow_mut();
+        let mut last = Known::default();
         for number in first..first + lanes {
-            let mut lane = std::mem::take(&mut state.lanes[number as usize]);
-            join(known, &lane.clock.release());
-            state.slots[lane.clock.slot as usize] = lane.clock.time;
+            let lane = std::mem::take(&mut state.lanes[number as usize]);
+            let (slot, time) = (lane.clock.slot, lane.clock.time);
+            let knows = lane.clock.known();
+            // Lanes that met last at a barrier know the same.
+            if !Rc::ptr_eq(&last, knows) {
+                join(known, knows);
+                last.clone_from(knows);
+            }
+            set(known, slot, time);
+            state.slots[slot as usize] = time + 1;
         }
         state.free_lanes.entry(lanes).or_default().push(first);
         state.cells.forget(shared_object);
@@ -361,6 +378,9 @@ impl Watch {
         let state = &mut *self.state.borrow_mut();
         let slots = &mut state.slots;
         let until = taken.len() + count;
+        if count == 0 {
+            return;
+        }
         state.free_slots.retain(|&slot| {
             // A lane is taken to know of all that was done in its slot.
             let last = slots[slot as usize];
@@ -403,17 +423,6 @@ impl Watch {
         }
         meet(clocks.into_iter());
         self.stored();
-    }
-
-    /// A queue wrote memory.
-    pub(crate) fn wrote(&self, address: u64, bytes: u64) {
-        let state = &mut *self.state.borrow_mut();
-        state.refresh();
-        if let super::memory::Found::In { object, offset, .. } =
-            state.view.find(address, bytes.max(1))
-        {
-            state.cells.overwrite(object, offset, bytes);
-        }
     }
 
     pub(crate) fn load(&self, who: u32, access: Access) -> Bits {
@@ -503,11 +512,20 @@ impl State {
     }
 
     pub(super) fn line(&mut self, from: &'static Location<'static>) -> u32 {
+        let name: *const Location<'static> = from;
+        let place = name as usize / size_of::<Location<'static>>() % LINES;
+        if let Some((known, line)) = self.lines_at_hand[place]
+            && known == name
+        {
+            return line;
+        }
         let texts = &mut self.line_texts;
-        *self.lines.entry(from).or_insert_with(|| {
+        let line = *self.lines.entry(name).or_insert_with(|| {
             texts.push(from);
             texts.len() as u32 - 1
-        })
+        });
+        self.lines_at_hand[place] = Some((name, line));
+        line
     }
 
     pub(super) fn who(&self, lane: u32) -> Who {
@@ -523,6 +541,14 @@ impl State {
         let BlockInfo { launch, index: block, device } = self.blocks[who.block as usize];
         let LaunchInfo { kernel, .. } = self.launches[launch as usize];
         Site { what, kernel, line, device, block, lane: who.lane, launch }
+    }
+
+    /// Where a lane is, as far as its accesses tell.
+    fn last_line(&self, who: Who) -> String {
+        let last = self.trace.recent().find(|event| event.who == who);
+        last.map_or("a place before its first access".to_owned(), |event| {
+            format!("a place after its last access, {}", self.line_texts[event.line as usize])
+        })
     }
 
     /// A finding at an access.

@@ -9,12 +9,15 @@ use std::rc::Rc;
 
 use crate::block::Block;
 use crate::exact::{Known, Watch, join};
+use crate::work::Work;
 
 #[derive(Default)]
 struct QueueKnowledge {
     known: Known,
     /// Slots of lanes that have ended.
     free: Vec<u32>,
+    /// The slot of its moves of bytes, once it has had one.
+    mover: Vec<u32>,
 }
 
 /// What a launch knows, and what is known after it.
@@ -41,9 +44,26 @@ impl Knowledge {
         self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
     }
 
-    /// The queue wrote memory.
-    pub(super) fn wrote(&self, address: u64, bytes: u64) {
-        self.watch.wrote(address, bytes);
+    /// The queue begins to move bytes; gives the move's number.
+    pub(super) fn begin_move(&mut self, queue: u64, work: &Work) -> u32 {
+        let QueueKnowledge { known, mover, .. } = self.queues.entry(queue).or_default();
+        if mover.is_empty() {
+            self.watch.take_slots(1, known, mover);
+        }
+        self.watch.begin_move(mover[0], self.device, work.name())
+    }
+
+    /// A move has moved so many bytes, after as many as `at`.
+    pub(super) fn moved(&mut self, (queue, number): (u64, u32), work: &Work, at: u64, bytes: u64) {
+        let known = &self.queues.entry(queue).or_default().known;
+        let (to, from) = (work.target().0 + at, work.source().map(|from| from + at));
+        self.watch.moved(number, known, (from, to), bytes);
+    }
+
+    /// What comes after the move in the queue knows of it.
+    pub(super) fn end_move(&mut self, queue: u64, number: u32) {
+        let known = &mut self.queues.entry(queue).or_default().known;
+        self.watch.end_move(number, known);
     }
 
     pub(super) fn begin_launch(&mut self, queue: u64, kernel: &'static str) -> LaunchKnowledge {
@@ -86,6 +106,7 @@ impl Knowledge {
     pub(super) fn closed(&mut self, queue: u64) {
         if let Some(of_queue) = self.queues.remove(&queue) {
             self.watch.give_slots(of_queue.free);
+            self.watch.give_slots(of_queue.mover);
         }
     }
 }

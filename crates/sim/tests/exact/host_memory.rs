@@ -68,15 +68,6 @@ fn a_flag_in_host_memory_orders_as_any_other() {
     assert!(finding.missing.as_ref().unwrap().starts_with("a release: "), "{finding}");
 }
 
-/// Blocks until a word of host memory is 1.
-fn wait_for(parts: &Parts) {
-    let begin = std::time::Instant::now();
-    while parts.host.get(0) != 1 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no flag");
-        std::thread::sleep(Duration::from_micros(100));
-    }
-}
-
 fn patient(mode: Mode, devices: u32) -> Parts {
     let config =
         mscclrs_sim::DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
@@ -94,7 +85,7 @@ fn a_host_thread_passes_on_what_it_was_told() {
             parts.launch(part.instance("_passed_on"), rank, (1, 1, 0));
         }
         parts.ranks.begin();
-        wait_for(&parts);
+        parts.wait_for_host_word();
         parts.host.set(2, 1);
         assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
         assert_eq!(parts.memory.get(4), 7);
@@ -107,7 +98,7 @@ fn what_the_host_was_told_comes_before_what_it_launches() {
         let parts = patient(Mode::new(Check::Checked, seed), 2);
         parts.launch(part.instance("_stays_on"), 0, (1, 1, 0));
         parts.ranks.begin();
-        wait_for(&parts);
+        parts.wait_for_host_word();
         parts.launch(part.instance("_reads"), 1, (1, 1, 0));
         assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
         assert_eq!(parts.memory.get(4), 7);

@@ -1,5 +1,7 @@
 //! Small kernels that differ in one function, for tests of what is no fault and what is one.
 
+use std::time::{Duration, Instant};
+
 use mscclrs_device::{DeviceResult, Global, Guard, kernel_args};
 use mscclrs_sim::{DeviceConfig, Finding, Mode, TestMemory};
 
@@ -76,6 +78,15 @@ impl Parts {
     ) -> u64 {
         let queue = &self.ranks.queues[rank as usize];
         launch_kernel(queue, kernel.expect("a part of this name"), shape, &self.args(rank))
+    }
+
+    /// Blocks until a kernel has written 1 to the first word of host memory.
+    pub(crate) fn wait_for_host_word(&self) {
+        let begin = Instant::now();
+        while self.host.get(0) != 1 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "no kernel wrote it");
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// One lane on each rank; what was found, and the memory.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
-    Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, TestMemory, Work, World,
+    Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, TestMemory, Work, World,
 };
 
 use crate::common::LIMIT;
@@ -51,12 +51,19 @@ impl Ranks {
         self.control.set(0, 1);
     }
 
-    /// Enqueues a write of words on a device's queue.
+    /// Enqueues a write of words on a device's queue, before all that is enqueued later on any.
     pub(crate) fn upload(&self, device: usize, to: &TestMemory, words: &[u64]) {
         let data = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let work = Work::Upload { to: to.address(), data };
         // SAFETY: a test keeps its memory until its queues are done.
         self.queues[device].run(Arc::new(unsafe { Graph::single(work) }));
+        let point = Point::new();
+        self.queues[device].record(point.clone());
+        for queue in
+            self.queues.iter().filter(|queue| !std::ptr::eq(*queue, &raw const self.queues[device]))
+        {
+            queue.wait_for(point.clone());
+        }
     }
 
     /// Begins all that is enqueued, and from now on what is as it comes.
