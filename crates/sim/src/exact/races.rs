@@ -15,7 +15,7 @@ use std::rc::Rc;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::cells::{Release, Stamp, Value};
+use super::cells::{Release, Stamp, Value, add};
 use super::clock::join;
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
@@ -310,7 +310,7 @@ impl State {
             cell.written |= mask;
             cell.writes.retain(|before| !covered(before));
             cell.reads.retain(|before| !covered(before));
-            cell.writes.push(stamp);
+            add(&mut cell.writes, stamp);
         } else {
             // A read that everybody knows of who knows of this one says nothing new.
             let recent = cell.reads.len().saturating_sub(4);
@@ -320,7 +320,7 @@ impl State {
                     if cell.reads.len() > 64 {
                         cell.reads.retain(|before| !covered(before));
                     }
-                    cell.reads.push(stamp);
+                    add(&mut cell.reads, stamp);
                 }
             }
         }
