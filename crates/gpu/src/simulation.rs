@@ -13,8 +13,9 @@ use crate::{CpuConfig, Device, Error, Result};
 /// is next, for how many accesses, and in weak mode what each load sees follows from the mode's seed.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work that comes within two milliseconds is begun together, in the order of the devices. To
-/// be certain, [`hold`](Simulation::hold) it.
+/// on time: work is taken when no lane can go on, and what comes within two milliseconds is begun together,
+/// in the order of the devices. How long all lanes wait changes nothing. To be certain,
+/// [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///

@@ -107,6 +107,14 @@ impl Value {
     }
 }
 
+/// Adds to a list of a cell, which mostly has one entry: there are many cells.
+pub(super) fn add<T>(list: &mut Vec<T>, entry: T) {
+    if list.capacity() == 0 {
+        list.reserve_exact(1);
+    }
+    list.push(entry);
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
     /// Bytes that something has written.

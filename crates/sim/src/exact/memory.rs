@@ -11,6 +11,9 @@ const REMEMBERED: usize = 256;
 /// Bytes behind a piece that are told to be past it.
 const NEAR: u64 = 1 << 16;
 
+/// Pages of which it is at hand where they lie.
+const AT_HAND: usize = 64;
+
 /// Who may write memory beside kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryOwner {
@@ -104,13 +107,20 @@ pub(crate) enum Found {
 }
 
 /// The table as of some moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct View {
     version: u64,
     live: Vec<Entry>,
     /// Where all end that do not begin after each.
     reach: Vec<u64>,
-    last: usize,
+    /// Where pieces are that were found last, by the page of the address.
+    at_hand: [usize; AT_HAND],
+}
+
+impl Default for View {
+    fn default() -> View {
+        View { version: 0, live: Vec::new(), reach: Vec::new(), at_hand: [0; AT_HAND] }
+    }
 }
 
 impl View {
@@ -138,7 +148,7 @@ impl View {
             Some(*reach)
         });
         self.reach = reach.collect();
-        self.last = 0;
+        self.at_hand = [0; AT_HAND];
         self.version = version;
         true
     }
@@ -151,7 +161,8 @@ impl View {
     pub(crate) fn find(&mut self, address: u64, size: u64) -> Found {
         let within =
             |entry: &Entry| entry.start <= address && address + size <= entry.start + entry.bytes;
-        if self.live.get(self.last).is_none_or(|entry| !within(entry)) {
+        let page = (address >> 12) as usize % AT_HAND;
+        if self.live.get(self.at_hand[page]).is_none_or(|entry| !within(entry)) {
             let after = self.live.partition_point(|entry| entry.start <= address);
             let mut before = (0..after).rev().take_while(|&index| self.reach[index] > address);
             let Some(index) = before.find(|&index| within(&self.live[index])) else {
@@ -160,9 +171,9 @@ impl View {
                     (lost, _) => lost,
                 };
             };
-            self.last = index;
+            self.at_hand[page] = index;
         }
-        let Entry { start, object, owner, .. } = self.live[self.last];
+        let Entry { start, object, owner, .. } = self.live[self.at_hand[page]];
         Found::In { object, offset: address - start, owner }
     }
 

@@ -1,16 +1,19 @@
 //! Runs that can be had again, and that look for faults: the exact engine.
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
-//! mode what each load sees follows from its seed. `watch` is what lanes go through at each access;
-//! `races` compares accesses and sees to what orders them, `moves` those of queues, `values` keeps what late loads may see,
-//! `clock` has who knows what, `cells` and `memory` what memory there is; `world` chooses who runs.
+//! mode what each load sees follows from its seed. `watch` is what lanes go through at each access, and
+//! `launches` where they begin and end; `races` compares accesses and `moves` those of queues; `orders` sees
+//! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
+//! `memory` have what memory there is; `world` chooses who runs.
 
 mod cells;
 mod clock;
 mod finding;
+mod launches;
 mod memory;
 mod mode;
 mod moves;
+mod orders;
 mod races;
 mod random;
 mod test_memory;

@@ -9,7 +9,7 @@
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw};
 
-use super::cells::{MOST_VALUES, Release, Value};
+use super::cells::{MOST_VALUES, Release, Value, add};
 use super::clock::join;
 use super::memory::MemoryOwner;
 use super::mode::Check;
@@ -84,7 +84,7 @@ impl State {
             }
             if weak || of_host || beside.is_some() || super::races::is_atomic(access.op) {
                 let (by, release) = (Some(stamp), release.clone());
-                cell.values.push(Value { bits, by, release, beside, seen: Vec::new() });
+                add(&mut cell.values, Value { bits, by, release, beside, seen: Vec::new() });
             }
         }
     }

@@ -18,5 +18,6 @@ mod planted;
 mod polls;
 mod seeds;
 mod shared;
+mod stops;
 mod waits;
 mod world;
