@@ -11,6 +11,8 @@ use super::watch::Who;
 
 /// Cells that are made together.
 const PAGE: usize = 256;
+/// Bytes of memory that they stand for.
+pub(super) const PAGE_BYTES: u64 = 8 * PAGE as u64;
 /// Values of a cell that a late load may still see.
 pub(super) const MOST_VALUES: usize = 6;
 
@@ -132,12 +134,42 @@ pub(super) struct Cell {
     pub(super) values: Vec<Value>,
 }
 
+/// What is known of memory that only moves of queues have touched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Untouched {
+    pub(super) written: bool,
+    pub(super) moved_to: Option<NonZeroU32>,
+    pub(super) moved_from: Option<NonZeroU32>,
+}
+
+/// Cells are made when a kernel comes to them: large copies take no room.
+pub(super) enum Page {
+    Untouched(Untouched),
+    Cells(Box<[Cell; PAGE]>),
+}
+
+impl Page {
+    #[inline]
+    fn cells(&mut self) -> &mut [Cell; PAGE] {
+        if let Page::Untouched(whole) = *self {
+            let Untouched { written, moved_to, moved_from } = whole;
+            let written = if written { 0xff } else { 0 };
+            let cell = || Cell { written, moved_to, moved_from, ..Cell::EMPTY };
+            *self = Page::Cells(Box::new(std::array::from_fn(|_| cell())));
+        }
+        match self {
+            Page::Cells(cells) => cells,
+            Page::Untouched(_) => unreachable!("made above"),
+        }
+    }
+}
+
 /// The cells of one piece of memory.
 #[derive(Default)]
 struct Object {
     /// In the order in which pieces were first used: the same in every run.
     number: u32,
-    pages: Vec<Option<Box<[Cell; PAGE]>>>,
+    pages: Vec<Page>,
 }
 
 /// Objects whose places are at hand; names of objects mostly follow each other.
@@ -193,14 +225,20 @@ impl Cells {
 
     /// The cell at a multiple of 8.
     pub(super) fn cell(&mut self, object: u64, offset: u64) -> &mut Cell {
+        let cell = (offset / 8) as usize % PAGE;
+        &mut self.page(object, offset).cells()[cell]
+    }
+
+    /// The page that a byte lies in.
+    #[inline]
+    pub(super) fn page(&mut self, object: u64, offset: u64) -> &mut Page {
         let at = self.object(object);
-        let (page, cell) = ((offset / 8) as usize / PAGE, (offset / 8) as usize % PAGE);
+        let page = (offset / PAGE_BYTES) as usize;
         let pages = &mut self.objects[at].pages;
         if pages.len() <= page {
-            pages.resize_with(page + 1, || None);
+            pages.resize_with(page + 1, || Page::Untouched(Untouched::default()));
         }
-        let page = pages[page].get_or_insert_with(|| Box::new([const { Cell::EMPTY }; PAGE]));
-        &mut page[cell]
+        &mut pages[page]
     }
 
     /// Forgets pieces of memory that are gone: their numbers may come again for others.
