@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::clock::{Known, join};
+use smallvec::SmallVec;
+
+use super::clock::Moment;
 use super::watch::Who;
 
 /// Cells that are made together.
@@ -45,7 +47,7 @@ impl Stamp {
 /// What an acquire that sees a value learns.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
-    pub(super) known: Known,
+    pub(super) known: Moment,
     pub(super) scope: ScopeKind,
     /// The lane whose scope it is.
     pub(super) who: Who,
@@ -62,7 +64,7 @@ impl Release {
     /// Hands on another one, which hands on nothing.
     pub(super) fn add(&mut self, release: Box<Release>) {
         if self.scope == release.scope {
-            return join(&mut self.known, &release.known);
+            return self.known.join(&release.known);
         }
         match &mut self.also {
             Some(also) => also.add(release),
@@ -117,6 +119,9 @@ pub(super) fn add<T>(list: &mut Vec<T>, entry: T) {
     list.push(entry);
 }
 
+/// Mostly one, which lies in the cell itself.
+pub(super) type Stamps = SmallVec<[Stamp; 1]>;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
     /// Bytes that something has written.
@@ -126,9 +131,9 @@ pub(super) struct Cell {
     pub(super) moved_to: Option<NonZeroU32>,
     pub(super) moved_from: Option<NonZeroU32>,
     /// Writes that no later write of the same bytes covers.
-    pub(super) writes: Vec<Stamp>,
+    pub(super) writes: Stamps,
     /// Reads since.
-    pub(super) reads: Vec<Stamp>,
+    pub(super) reads: Stamps,
     /// What it held, oldest first: all that may still be seen in weak mode, else what was written last
     /// by an atomic.
     pub(super) values: Vec<Value>,
@@ -262,8 +267,8 @@ impl Cell {
         written: 0,
         moved_to: None,
         moved_from: None,
-        writes: Vec::new(),
-        reads: Vec::new(),
+        writes: SmallVec::new_const(),
+        reads: SmallVec::new_const(),
         values: Vec::new(),
     };
 }
