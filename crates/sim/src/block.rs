@@ -426,6 +426,12 @@ impl Block {
         self.state.ready.borrow().len()
     }
 
+    /// The lanes that are ready, in the order in which they became so.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        let ready: Vec<u32> = self.state.ready.borrow().iter().copied().collect();
+        ready.into_iter().map(|lane| (lane, &self.state.lanes[lane as usize]))
+    }
+
     /// Which lane is the `nth` of those that are ready.
     pub(crate) fn ready_lane(&self, nth: usize) -> Option<u32> {
         self.state.ready.borrow().get(nth).copied()

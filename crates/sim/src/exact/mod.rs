@@ -1,12 +1,17 @@
 //! Runs that can be had again, and that look for faults: the exact engine.
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
-//! mode what each load sees follows from its seed. `watch` is what lanes go through at each access;
+//! mode what each load sees follows from its seed, or from a list of departures from the default.
+//! `explore` makes all runs that few departures make; `watch` is what lanes go through at each access;
 //! `races` compares accesses and sees to what orders them, `values` keeps what late loads may see,
-//! `clock` has who knows what, `cells` and `memory` what memory there is; `world` chooses who runs.
+//! `clock` has who knows what, `cells` and `memory` what memory there is; `world` runs lanes, `turns`
+//! chooses whose turn it is, and `decisions` has what of that was to be decided.
 
 mod cells;
 mod clock;
+mod decisions;
+mod departures;
+mod explore;
 mod finding;
 mod memory;
 mod mode;
@@ -14,6 +19,7 @@ mod races;
 mod random;
 mod test_memory;
 mod trace;
+mod turns;
 mod values;
 mod watch;
 mod world;
@@ -22,6 +28,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 pub(crate) use clock::{Known, join};
+pub use decisions::Decision;
+pub use departures::{Departure, Departures};
+pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
 pub use finding::{Finding, FindingKind, Site};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};

@@ -114,6 +114,9 @@ impl State {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
         let (offset, bits) = (at.offset, bits[0]);
+        if let Some(decisions) = &mut self.decisions {
+            decisions.accessed(who, access);
+        }
         self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope });
     }
 

@@ -8,9 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
-use mscclrs_device::arch::host::{Access, Bits};
+use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
+use super::decisions::Decisions;
 use super::clock::{Clock, Known, join, meet};
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
@@ -76,6 +77,8 @@ pub(super) struct LaneState {
 pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) random: Random,
+    /// Where departures from the default are what makes the run.
+    pub(super) decisions: Option<Decisions>,
     pub(super) cells: Cells,
     pub(super) view: View,
     pub(super) launches: Vec<LaunchInfo>,
@@ -92,6 +95,7 @@ pub(super) struct State {
 /// One for the devices of a world.
 pub(crate) struct Watch {
     pub(super) state: RefCell<State>,
+    schedule: Schedule,
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
@@ -100,10 +104,17 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(super) fn new(mode: Mode, keep_trace: bool) -> Watch {
+        let schedule = mode.schedule();
+        let decisions = match &schedule {
+            Schedule::Departures(departures) => Some(Decisions::new(departures.clone())),
+            _ => None,
+        };
         Watch {
+            quantum: Cell::new(if decisions.is_some() { u32::MAX } else { 1 }),
             state: RefCell::new(State {
-                mode,
                 random: Random::new(mode.seed),
+                decisions,
+                mode,
                 cells: Cells::default(),
                 view: View::default(),
                 launches: Vec::new(),
@@ -115,8 +126,8 @@ impl Watch {
                 trace: Trace::new(keep_trace),
                 finding: None,
             }),
+            schedule,
             failed: Cell::new(false),
-            quantum: Cell::new(1),
             clock_ns: Cell::new(1),
             since_store: Cell::new(0),
         }
@@ -159,7 +170,7 @@ impl Watch {
     /// A fault that is not about two accesses.
     pub(crate) fn report(&self, kind: FindingKind, what: String, steps: Vec<String>) {
         let mut state = self.state.borrow_mut();
-        let (here, other, missing, mode) = (None, None, None, state.mode);
+        let (here, other, missing, mode) = (None, None, None, state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -178,7 +189,7 @@ impl Watch {
         };
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
-        let (missing, steps, mode) = (None, Vec::new(), state.mode);
+        let (missing, steps, mode) = (None, Vec::new(), state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -193,12 +204,22 @@ impl Watch {
         left == 0
     }
 
+    /// The order of lanes.
+    pub(super) fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Whether it is a decision who goes on before such an access.
+    pub(crate) fn decides_before(&self, op: Op) -> bool {
+        matches!(self.schedule, Schedule::Departures(_)) && super::races::is_atomic(op)
+    }
+
     /// How many accesses the next lane makes before others get their turn.
     pub(super) fn new_turn(&self) {
         let mut state = self.state.borrow_mut();
-        let quantum = match state.mode.schedule() {
+        let quantum = match self.schedule {
             Schedule::RoundRobin => 4,
-            Schedule::OneFar => u32::MAX,
+            Schedule::OneFar | Schedule::Departures(_) => u32::MAX,
             Schedule::Random | Schedule::SlowestLast => match state.random.below(8) {
                 0 | 1 => 1,
                 2 | 3 => 2 + state.random.below(6) as u32,
@@ -218,6 +239,11 @@ impl Watch {
             state.whos.push(Who { launch, block, lane });
             let clock = Clock::new(slot, time, known.clone());
             state.lanes.push(LaneState { clock, ..Default::default() });
+            let LaunchInfo { kernel, device } = state.launches[launch as usize];
+            if let Some(decisions) = &mut state.decisions {
+                let who = first + lane;
+                decisions.begin_lane(who, (kernel, device), (launch, block, lane));
+            }
         }
         first
     }
@@ -377,7 +403,8 @@ impl State {
         let here = Some(self.site(who, access.from.to_string(), text));
         let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
         let steps = self.steps(&[who], place);
-        Finding { kind, what, here, other: None, missing: None, steps, mode: self.mode }
+        let mode = self.mode.clone();
+        Finding { kind, what, here, other: None, missing: None, steps, mode }
     }
 
     /// The last steps of these lanes, and on this word.

@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use mscclrs_device::arch::host::WATCHED;
 
 use super::All;
+use super::decisions::{Decision, Decisions};
 use super::finding::{Finding, FindingKind};
-use super::mode::{Mode, Schedule};
+use super::mode::Mode;
 use super::random::Random;
-use super::watch::{Watch, is_slow};
+use super::turns::Turn;
+use super::watch::Watch;
 use crate::block::{Failure, Ran};
 use crate::fork::Process;
 use crate::inbox::{Inbox, wait_until};
@@ -60,6 +62,7 @@ struct Results {
     steps: u64,
     sum: u64,
     timeline: Option<String>,
+    decisions: Vec<Decision>,
     /// The last question that these answer.
     answers: u64,
 }
@@ -114,7 +117,7 @@ impl World {
     ) -> std::io::Result<World> {
         let (join, joining) = channel();
         let shared = Arc::new(Shared {
-            mode,
+            mode: mode.clone(),
             join: Mutex::new(join),
             thread: OnceLock::new(),
             holds: Mutex::new(0),
@@ -149,8 +152,8 @@ impl World {
     }
 
     /// Its mode.
-    pub fn mode(&self) -> Mode {
-        self.0.mode
+    pub fn mode(&self) -> &Mode {
+        &self.0.mode
     }
 
     /// A new device of the world.
@@ -185,6 +188,12 @@ impl World {
         (results.steps, results.sum)
     }
 
+    /// The decisions that it met, where its schedule is one of departures; at most a million. Blocks
+    /// while lanes run.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.0.results().decisions
+    }
+
     /// All steps, as Perfetto reads them, if they were kept. Blocks while lanes run.
     pub fn timeline(&self) -> Option<String> {
         self.0.results().timeline
@@ -199,22 +208,26 @@ impl Drop for World {
 }
 
 /// What the thread has.
-struct Worker {
-    mode: Mode,
+pub(super) struct Worker {
+    pub(super) mode: Mode,
     timeline: bool,
     on_timeline: Option<OnTimeline>,
     /// Steps that it has got.
     timeline_steps: u64,
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
-    watch: Rc<Watch>,
+    pub(super) watch: Rc<Watch>,
     all: All,
     /// By ordinal, and then by when they came.
-    devices: BTreeMap<(u32, u64), Scheduler>,
+    pub(super) devices: BTreeMap<(u32, u64), Scheduler>,
     joined: u64,
-    random: Random,
+    pub(super) random: Random,
     /// The device, and the index of the block, whose lane ran last.
-    last: (u32, usize),
+    pub(super) last: (u32, usize),
+    /// The lane that goes on by default, where departures make the run.
+    pub(super) current: Option<Turn>,
+    /// The lane that looked last, while no other could go on.
+    pub(super) looked: Option<Turn>,
     switches: u32,
 }
 
@@ -226,18 +239,20 @@ impl Worker {
         shared: Weak<Shared>,
     ) -> Worker {
         Worker {
+            random: Random::new(mode.seed ^ 0x0c70_b05e),
+            watch: Rc::new(Watch::new(mode.clone(), timeline)),
             mode,
             timeline,
             on_timeline: None,
             timeline_steps: 0,
             joining,
             shared,
-            watch: Rc::new(Watch::new(mode, timeline)),
             all: All::default(),
             devices: BTreeMap::new(),
             joined: 0,
-            random: Random::new(mode.seed ^ 0x0c70_b05e),
             last: (0, 0),
+            current: None,
+            looked: None,
             switches: 0,
         }
     }
@@ -379,14 +394,26 @@ impl Worker {
                     return true;
                 }
             }
-            if self.watch.has_failed() {
+            if self.watch.has_failed() || self.refuse_impossible() {
                 return true;
             }
         }
     }
 
+    /// Ends all work if it is not what the departures are of; true if so.
+    fn refuse_impossible(&mut self) -> bool {
+        let state = self.watch.state.borrow();
+        let Some(impossible) = state.decisions.as_ref().and_then(Decisions::impossible) else {
+            return false;
+        };
+        let error = Stopped::new(format!("{impossible} (MSCCLRS_SIM={})", self.mode));
+        drop(state);
+        self.devices.values_mut().for_each(|device| device.fail(&error));
+        true
+    }
+
     /// Looks at all watched words; true if a lane can go on.
-    fn look(&mut self) -> bool {
+    pub(super) fn look(&mut self) -> bool {
         let now = self.watch.now();
         let mut ready = false;
         for block in self.devices.values().flat_map(|device| &device.blocks) {
@@ -394,55 +421,6 @@ impl Worker {
             ready |= block.is_ready() && block.take_progress();
         }
         ready
-    }
-
-    /// The lane that runs next: its device, its block's index, and which of the block's ready ones.
-    fn choose(&mut self) -> Option<((u32, u64), usize, usize)> {
-        let mut ready: Vec<((u32, u64), usize, usize)> = Vec::new();
-        for (key, device) in &self.devices {
-            for (index, block) in device.blocks.iter().enumerate() {
-                let lanes = block.ready_lanes();
-                if lanes > 0 {
-                    ready.push((*key, index, lanes));
-                }
-            }
-        }
-        if ready.is_empty() {
-            return None;
-        }
-        let any = |random: &mut Random, ready: &[((u32, u64), usize, usize)]| {
-            let (key, block, lanes) = ready[random.below(ready.len() as u64) as usize];
-            (key, block, random.below(lanes as u64) as usize)
-        };
-        Some(match self.mode.schedule() {
-            Schedule::Random | Schedule::OneFar => any(&mut self.random, &ready),
-            Schedule::RoundRobin => {
-                let after = |&&((ordinal, _), block, _): &&((u32, u64), usize, usize)| {
-                    (ordinal, block) > self.last
-                };
-                let (key, block, _) = *ready.iter().find(after).unwrap_or(&ready[0]);
-                self.last = (key.0, block);
-                (key, block, 0)
-            }
-            Schedule::SlowestLast => {
-                let first = any(&mut self.random, &ready);
-                let seed = self.mode.seed;
-                let fast = |key: (u32, u64), block: usize, nth: usize| {
-                    let block = &self.devices[&key].blocks[block];
-                    let lane = block.ready_lane(nth).unwrap_or(0);
-                    !is_slow(seed, key.0, block.index, lane)
-                };
-                if fast(first.0, first.1, first.2) {
-                    return Some(first);
-                }
-                let from = self.random.below(ready.len() as u64) as usize;
-                let turned = ready[from..].iter().chain(&ready[..from]);
-                let lanes = turned
-                    .flat_map(|&(key, block, lanes)| (0..lanes).map(move |nth| (key, block, nth)));
-                let mut lanes = lanes;
-                lanes.find(|&(key, block, nth)| fast(key, block, nth)).unwrap_or(first)
-            }
-        })
     }
 
     /// Ends all work after a finding.
@@ -491,6 +469,9 @@ impl Worker {
         let changed = results.steps != steps;
         if self.timeline && (changed || results.timeline.is_none()) {
             results.timeline = Some(state.timeline());
+        }
+        if let Some(decisions) = &state.decisions {
+            results.decisions = decisions.met().to_vec();
         }
         (results.finding, results.steps, results.sum) = (finding, steps, sum);
         results.answers = asked;

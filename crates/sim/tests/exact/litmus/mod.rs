@@ -72,3 +72,18 @@ litmus_tests! {
     two_read_modify_writes = "Two read-modify-writes";
     release_sequences = "Release sequence";
 }
+
+#[test]
+fn xx() {
+    for test in TESTS {
+        for held in [true, false] {
+            let expected = ptx::made(test.lanes, held);
+            for (placement, scope, _) in PLACES.into_iter().filter(|place| place.2 == held) {
+                let start = std::time::Instant::now();
+                let (made, outcome) = program::explored(test.lanes, placement, scope, 8);
+                println!("{} {} {placement:?} {scope:?}: {} in {:?} {}", test.name, test.form, outcome, start.elapsed(), if made == expected { "same" } else { "DIFFERENT" });
+                if made != expected { println!("   {made:?}\n   {expected:?}"); }
+            }
+        }
+    }
+}

@@ -73,7 +73,7 @@ pub(crate) fn stays_right(run: impl Fn(Mode, &str) -> Outcome) {
     for seed in 0..RIGHT_SEEDS {
         for check in [Check::Checked, Check::Weak] {
             let mode = Mode::new(check, seed);
-            let outcome = run(mode, "_right");
+            let outcome = run(mode.clone(), "_right");
             assert_eq!(outcome.finding.map(|finding| finding.to_string()), None);
             assert!(outcome.right, "wrong results with {mode}");
         }
