@@ -13,6 +13,7 @@ mod decisions;
 mod departures;
 mod explore;
 mod finding;
+mod hosts;
 mod memory;
 mod mode;
 mod races;

@@ -37,7 +37,7 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn new(keep: bool) -> Trace {
         let all = keep.then(Vec::new);
-        Trace { recent: VecDeque::with_capacity(RECENT), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
+        Trace { recent: VecDeque::new(), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
     }
 
     pub(super) fn add(&mut self, mut event: Event) {

@@ -1,8 +1,9 @@
 //! A world: devices with one thread, on which lanes run in an order that follows from a seed.
 //!
-//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more has
-//! come for a moment, device by device; so the order in which host threads happen to run does not
-//! matter, as long as they send all that they are going to before they wait.
+//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more
+//! comes, device by device; so the order in which host threads happen to run does not matter, as long as
+//! they send all that they are going to before they wait. Nothing more comes when all threads of the
+//! process sleep, or, where that cannot be seen, when nothing has come for a moment.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,7 @@ use mscclrs_device::arch::host::WATCHED;
 use super::All;
 use super::decisions::{Decision, Decisions};
 use super::finding::{Finding, FindingKind};
+use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
 use super::mode::Mode;
 use super::random::Random;
 use super::turns::Turn;
@@ -30,6 +32,8 @@ use crate::{Device, DeviceConfig, Stopped, WaitingReport};
 
 /// For so long nothing may come before what came is begun.
 const CALM: Duration = Duration::from_millis(2);
+/// Between two looks at what host threads do.
+const LOOK: Duration = Duration::from_micros(50);
 /// When everything waits, the world's clock goes on by this.
 const IDLE_NS: u64 = 2_500_000;
 /// Between two looks at what the host does, while everything waits.
@@ -127,9 +131,10 @@ impl World {
             asked: AtomicU64::new(0),
         });
         let own = Arc::downgrade(&shared);
-        let builder = std::thread::Builder::new().name("mscclrs-world".into());
+        let hosts = Hosts::new();
+        let builder = std::thread::Builder::new().name(WORLD_THREAD.into());
         let thread = builder.spawn(move || {
-            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own) }.run();
+            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own, hosts) }.run();
         })?;
         // Told once, above.
         let _ = shared.thread.set(thread.thread().clone());
@@ -216,6 +221,7 @@ pub(super) struct Worker {
     timeline_steps: u64,
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
+    hosts: Hosts,
     pub(super) watch: Rc<Watch>,
     all: All,
     /// By ordinal, and then by when they came.
@@ -237,6 +243,7 @@ impl Worker {
         timeline: bool,
         joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
         shared: Weak<Shared>,
+        hosts: Hosts,
     ) -> Worker {
         Worker {
             random: Random::new(mode.seed ^ 0x0c70_b05e),
@@ -247,6 +254,7 @@ impl Worker {
             timeline_steps: 0,
             joining,
             shared,
+            hosts,
             all: All::default(),
             devices: BTreeMap::new(),
             joined: 0,
@@ -344,14 +352,28 @@ impl Worker {
         took
     }
 
-    /// Waits until nothing more comes for a moment.
+    /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
     fn calm(&mut self) {
         let mut since = Instant::now();
-        while since.elapsed() < CALM {
-            std::thread::park_timeout(CALM);
+        loop {
+            // All comes that the hold is for.
+            if self.wait_for_release() {
+                self.take();
+                return;
+            }
             if self.take() {
                 since = Instant::now();
             }
+            let limit = match self.hosts.activity() {
+                // What one of them sent before it slept is here.
+                Activity::Asleep if !self.take() => return,
+                Activity::Asleep | Activity::Awake => AWAKE_LIMIT,
+                Activity::Unknown => CALM,
+            };
+            if since.elapsed() > limit {
+                return;
+            }
+            std::thread::park_timeout(LOOK);
         }
     }
 
