@@ -109,7 +109,7 @@ impl Rank {
 
 fn simulate(mode: Mode, case: Case) {
     let config = CpuConfig { threads: 256, ..CpuConfig::default() };
-    let simulation = Simulation::with_config(mode, config, false).unwrap();
+    let simulation = Simulation::with_config(mode.clone(), config, false).unwrap();
     let tuning = Tuning::only(case.all_reduce, case.all_gather, case.shape);
     let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
         let bootstraps = LocalBootstrap::create(case.ranks, LIMIT);

@@ -2,9 +2,9 @@
 //! state of the run.
 //!
 //! A decision is which lane makes its access next, where several are about to make one that others can
-//! take part in synchronising by, or which value a load of weak mode sees. All other accesses commute with
-//! what other lanes do as long as nothing races, so their order is no decision; races are found by
-//! clocks, in any order.
+//! take part in synchronising by, or which block begins, or which value a load of weak mode sees. All other
+//! accesses commute with what other lanes do as long as nothing races, so their order is no decision; races
+//! are found by clocks, in any order.
 //!
 //! Invariant: two moments with the same state go on in the same way if the same alternatives are taken. A
 //! lane's state is the history of its accesses, each with the history of what it read; where words and

@@ -14,6 +14,7 @@ mod departures;
 mod explore;
 mod finding;
 mod hosts;
+mod interleaving;
 mod memory;
 mod mode;
 mod races;

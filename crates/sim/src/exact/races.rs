@@ -315,7 +315,7 @@ impl State {
         let line = self.line_texts[before.line as usize].to_string();
         finding.other = Some(self.site(before.who, line, text));
         let place = (self.cells.number(object), offset);
-        finding.steps = self.steps(&[who, before.who], Some(place));
+        finding.steps = self.interleaving(&[who, before.who], Some(place));
         let misses = &self.lanes[who as usize].misses;
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {

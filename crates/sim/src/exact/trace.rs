@@ -9,8 +9,6 @@ use mscclrs_device::{OrderKind, ScopeKind};
 
 /// Steps kept for reports.
 const RECENT: usize = 8192;
-/// Steps of a report.
-pub(super) const STEPS_SHOWN: usize = 12;
 /// Most steps of a trace that is written.
 const MOST: usize = 2_000_000;
 

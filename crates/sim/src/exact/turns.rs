@@ -2,9 +2,9 @@
 //!
 //! Where departures make the run: a lane that is not about to make an access by which others could
 //! synchronise goes on first, whichever it is, since what it does until then is its own. When all are about
-//! to, it is decided which one goes on: by default the one that did before, and where that waits or has
-//! ended the next one, by device, launch, block and lane. Lanes that poll in vain, or that only a timer
-//! woke, go on when nobody else can.
+//! to, it is decided which one goes on, or which block begins: by default the lane that did before, and
+//! where that waits or has ended the next one, by device, launch, block and lane. Lanes that poll in vain,
+//! or that only a timer woke, go on when nobody else can.
 
 use super::mode::Schedule;
 use super::random::Random;
@@ -114,19 +114,21 @@ impl Worker {
         Some((chosen.turn.device, chosen.at.0, chosen.at.1))
     }
 
-    /// Lanes that go on by themselves, lanes that are about to make an access that is to be decided, and
-    /// lanes that only look.
+    /// Lanes that go on by themselves, lanes of which it is to be decided who goes on, and lanes that only
+    /// look.
     fn ready(&self) -> [Vec<Ready>; 3] {
         let mut ready = [const { Vec::new() }; 3];
         for (&device, scheduler) in &self.devices {
             for (index, block) in scheduler.blocks.iter().enumerate() {
                 let first = block.watched_lanes().map_or(0, |(first, _)| first);
-                for (nth, (lane, state)) in block.ready().enumerate() {
+                // Of a block that has not begun, the first lane stands for all.
+                let lanes = if block.has_begun() { usize::MAX } else { 1 };
+                for (nth, (lane, state)) in block.ready().enumerate().take(lanes) {
                     let (launch, who) = (block.owner, first + lane);
                     let turn = Turn { device, launch, block: block.index, lane, who };
                     let kind = match () {
                         () if state.looks() => 2,
-                        () if state.parked.get() => 1,
+                        () if state.parked.get() || !block.has_begun() => 1,
                         () => 0,
                     };
                     ready[kind].push(Ready { turn, at: (index, nth) });

@@ -17,7 +17,7 @@ use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
 use super::random::{Random, mix};
-use super::trace::{Event, Trace};
+use super::trace::Trace;
 
 /// Accesses without a store after which those who poll poll in vain.
 const ENDLESS: u64 = 1_000_000;
@@ -167,9 +167,10 @@ impl Watch {
         state.finding.get_or_insert(finding);
     }
 
-    /// A fault that is not about two accesses.
-    pub(crate) fn report(&self, kind: FindingKind, what: String, steps: Vec<String>) {
+    /// A fault that is not about two accesses; `steps` come before who did what in which order.
+    pub(crate) fn report(&self, kind: FindingKind, what: String, mut steps: Vec<String>) {
         let mut state = self.state.borrow_mut();
+        steps.extend(state.whole_interleaving());
         let (here, other, missing, mode) = (None, None, None, state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
@@ -187,9 +188,11 @@ impl Watch {
             let line = from.map_or("its end".into(), |from| from.to_string());
             state.site(who, line, "arrives".into())
         };
+        let whos: Vec<u32> = std::iter::once((who, from)).chain(other).map(|(who, _)| who).collect();
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
-        let (missing, steps, mode) = (None, Vec::new(), state.mode.clone());
+        let (missing, mode) = (None, state.mode.clone());
+        let steps = state.interleaving(&whos, None);
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -402,41 +405,9 @@ impl State {
         let text = super::races::words(access.op, access.order, access.scope);
         let here = Some(self.site(who, access.from.to_string(), text));
         let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
-        let steps = self.steps(&[who], place);
+        let steps = self.interleaving(&[who], place);
         let mode = self.mode.clone();
         Finding { kind, what, here, other: None, missing: None, steps, mode }
-    }
-
-    /// The last steps of these lanes, and on this word.
-    pub(super) fn steps(&self, whos: &[u32], place: Option<(u32, u64)>) -> Vec<String> {
-        let relevant = |event: &&Event| {
-            whos.contains(&event.who)
-                || place.is_some_and(|place| (event.object, event.offset & !7) == place)
-        };
-        let mut steps: Vec<String> = self
-            .trace
-            .recent()
-            .filter(relevant)
-            .take(super::trace::STEPS_SHOWN)
-            .map(|event| self.step(event))
-            .collect();
-        steps.reverse();
-        steps
-    }
-
-    fn step(&self, event: &Event) -> String {
-        let Who { launch, block, lane } = self.whos[event.who as usize];
-        let device = self.launches[launch as usize].device;
-        let line = self.line_texts[event.line as usize];
-        format!(
-            "step {}: device {device} block {block} lane {lane}: {} of {:#x} at byte {:#x} of memory \
-             {}; {line}",
-            event.step,
-            super::races::words(event.op, event.order, event.scope),
-            event.bits,
-            event.offset,
-            event.object,
-        )
     }
 }
 

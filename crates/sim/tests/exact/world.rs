@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
-    Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, TestMemory, Work, World,
+    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, TestMemory, Work, World,
 };
 
 use crate::common::LIMIT;
+
+std::thread_local! {
+    /// The decisions of the run that this thread ended last.
+    static MET: Cell<Vec<Decision>> = const { Cell::new(Vec::new()) };
+}
 
 /// A world with a queue a device.
 pub(crate) struct Ranks {
@@ -65,19 +70,21 @@ impl Ranks {
         for queue in &self.queues {
             match queue.synchronize(LIMIT) {
                 Ok(done) => assert!(done, "a queue does not end"),
-                Err(_) => return Some(self.world.finding().expect("a report")),
+                Err(_) => break,
             }
         }
-        self.world.finding()
+        let finding = self.world.finding();
+        let stopped = self.queues.iter().find_map(Queue::error);
+        assert_eq!(finding.is_some(), stopped.is_some(), "{stopped:?}");
+        MET.set(self.world.decisions());
+        finding
     }
 }
 
-impl Ranks {
-    /// As [`Ranks::finish`]; all that an exploration is told of the run.
-    pub(crate) fn ran(&self) -> Ran {
-        let finding = self.finish();
-        Ran { decisions: self.world.decisions(), finding, wrong: None }
-    }
+/// What an exploration is told of the run that this thread's last [`Ranks::finish`] ended.
+pub(crate) fn ran(finding: Option<Finding>, right: bool) -> Ran {
+    let wrong = (!right).then(|| "the results".to_owned());
+    Ran { decisions: MET.take(), finding, wrong }
 }
 
 /// Runs `work` for each seed until it finds something.

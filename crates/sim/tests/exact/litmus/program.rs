@@ -10,7 +10,7 @@ use mscclrs_device::{
 use mscclrs_sim::{Check, Exploration, Mode, TestMemory, explore};
 
 use crate::common::{MODULE, launch_kernel};
-use crate::world::Ranks;
+use crate::world::{Ranks, ran};
 
 /// An operation, on a location where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,9 +175,9 @@ pub(super) fn explored(
     let exploration = Exploration { check: Check::Weak, departures, runs: RUNS };
     let outcome = explore(&exploration, |mode| {
         let (ranks, memory) = run(mode, lanes, (placement, scope), 1);
-        let ran = ranks.ran();
+        let finding = ranks.finish();
         outcomes.insert(seen(lanes, &memory, 0));
-        Ok::<_, Infallible>(ran)
+        Ok::<_, Infallible>(ran(finding, true))
     });
     (outcomes, outcome.unwrap())
 }

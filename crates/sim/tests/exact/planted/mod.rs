@@ -51,8 +51,21 @@ pub(crate) struct Outcome {
     pub(crate) right: bool,
 }
 
+fn xx(check: Check, form: &str, run: &impl Fn(Mode, &str) -> Outcome) {
+    for (departures, runs) in [(1, 200), (2, 1000)] {
+    let start = std::time::Instant::now();
+    let exploration = mscclrs_sim::Exploration { check, departures, runs };
+    let outcome = mscclrs_sim::explore(&exploration, |mode| {
+        let Outcome { finding, right } = run(mode, form);
+        Ok::<_, std::convert::Infallible>(crate::world::ran(finding, right))
+    });
+    println!("XX {:?} {check:?} {form} {departures}: {} {:?}", std::thread::current().name(), match outcome { Ok(outcome) => outcome.to_string() + &outcome.found.map_or(String::new(), |f| format!(" {:?}", f.kind())), Err(e) => e.to_string() }, start.elapsed());
+    }
+}
+
 /// The first thing that this check finds.
 pub(crate) fn finding(check: Check, run: impl Fn(Mode, &str) -> Outcome) -> Finding {
+    xx(check, "_wrong", &run);
     let mut findings = (0..SEEDS).filter_map(|seed| run(Mode::new(check, seed), "_wrong").finding);
     let finding = findings.next().expect("a finding");
     println!("{finding}");
@@ -61,6 +74,7 @@ pub(crate) fn finding(check: Check, run: impl Fn(Mode, &str) -> Outcome) -> Find
 
 /// Some run gives wrong results, in which nothing is found otherwise.
 pub(crate) fn gives_wrong_results(check: Check, run: impl Fn(Mode, &str) -> Outcome) {
+    xx(check, "_wrong", &run);
     let wrong = (0..SEEDS).find(|&seed| {
         let outcome = run(Mode::new(check, seed), "_wrong");
         outcome.finding.is_none() && !outcome.right
@@ -70,6 +84,7 @@ pub(crate) fn gives_wrong_results(check: Check, run: impl Fn(Mode, &str) -> Outc
 
 /// The kernel without the fault is right, whatever is looked for.
 pub(crate) fn stays_right(run: impl Fn(Mode, &str) -> Outcome) {
+    for check in [Check::Checked, Check::Weak] { xx(check, "_right", &run); }
     for seed in 0..RIGHT_SEEDS {
         for check in [Check::Checked, Check::Weak] {
             let mode = Mode::new(check, seed);
