@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use mscclrs_collectives::{AllGather, AllReduce, Collectives, Shape, Tuning};
 use mscclrs_core::{Communicator, LocalBootstrap};
 use mscclrs_device::{DataType, ReduceOp};
-use mscclrs_gpu::simulation::{Check, Mode, Simulation};
+use mscclrs_gpu::simulation::{Check, Exploration, Mode, Simulation, explore};
 use mscclrs_gpu::{Buffer, CpuConfig, GraphExec, Stream};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,6 +19,8 @@ const CALLS: u32 = 3;
 /// Seeds that are always the same, and new ones, of each algorithm and check.
 const FIXED: u64 = 6;
 const NEW: u64 = 2;
+/// Orders that are not chosen by a seed.
+const ORDERS: u64 = 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -107,14 +109,17 @@ impl Rank {
     }
 }
 
-fn simulate(mode: Mode, case: Case) {
-    let config = CpuConfig { threads: 256, ..CpuConfig::default() };
-    let simulation = Simulation::with_config(mode.clone(), config, false).unwrap();
+fn config() -> CpuConfig {
+    CpuConfig { threads: 256, ..CpuConfig::default() }
+}
+
+/// What each rank came to.
+fn run(simulation: &Simulation, case: Case) -> Vec<Result<(), String>> {
     let tuning = Tuning::only(case.all_reduce, case.all_gather, case.shape);
-    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let bootstraps = LocalBootstrap::create(case.ranks, LIMIT);
         let start = |(rank, bootstrap): (u32, LocalBootstrap)| {
-            let (tuning, simulation) = (tuning.clone(), &simulation);
+            let tuning = tuning.clone();
             scope.spawn(move || {
                 let device = simulation.device(rank).unwrap();
                 let stream = device.create_stream().unwrap();
@@ -126,7 +131,12 @@ fn simulate(mode: Mode, case: Case) {
         };
         let ranks: Vec<_> = (0..).zip(bootstraps).map(start).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
+    })
+}
+
+fn simulate(mode: Mode, case: Case) {
+    let simulation = Simulation::with_config(mode.clone(), config(), false).unwrap();
+    let results = run(&simulation, case);
     if let Some(finding) = simulation.finding() {
         panic!("{case:?} MSCCLRS_SIM={mode}\n{finding}");
     }
@@ -159,4 +169,21 @@ fn no_algorithm_has_a_race_or_reads_what_nobody_wrote() {
 #[test]
 fn no_algorithm_leans_on_writes_that_are_seen_at_once() {
     check_all(Check::Weak);
+}
+
+#[test]
+fn few_departures_make_no_result_wrong() {
+    for (check, all_reduce) in [(Check::Checked, AllReduce::ALL[0]), (Check::Weak, AllReduce::ALL[0])] {
+        let all_gather = AllGather::ALL[0];
+        let shape = Shape { blocks: 1, threads: 32 };
+        let case = Case { all_reduce, all_gather, ranks: 2, shape, count: 3 };
+        let exploration = Exploration { check, departures: 1, runs: ORDERS };
+        let explored = explore(&exploration, &config(), |simulation| {
+            run(simulation, case).into_iter().collect::<Result<(), String>>()
+        });
+        let explored = explored.unwrap();
+        println!("{case:?}, {check:?}: {explored}");
+        assert_eq!(explored.found.map(|found| found.to_string()), None);
+        assert_eq!(explored.runs, ORDERS);
+    }
 }

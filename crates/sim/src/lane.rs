@@ -183,7 +183,7 @@ impl Engine for Lane {
             return unsafe { read_raw(access.address, access.size) };
         };
         self.park(watch, &access);
-        let bits = watch.load(who, access);
+        let bits = watch.load(who, access, self.looks());
         self.make_room(watch);
         bits
     }

@@ -59,9 +59,6 @@ pub(super) struct Decisions {
     words: HashMap<usize, u64>,
     /// Of all lanes.
     sum: u64,
-    /// The lane that runs, if it only looks in vain at what it waits for: that decides nothing and is no
-    /// part of what happened.
-    looking: Option<u32>,
 }
 
 impl Decisions {
@@ -75,7 +72,6 @@ impl Decisions {
             lanes: Vec::new(),
             words: HashMap::new(),
             sum: 0,
-            looking: None,
         }
     }
 
@@ -107,11 +103,6 @@ impl Decisions {
         self.sum = self.sum.wrapping_add(mix(self.lanes[who].history));
     }
 
-    /// Which lane runs next and only looks, if it is such a one.
-    pub(super) fn looks(&mut self, who: Option<u32>) {
-        self.looking = who;
-    }
-
     /// Which of the lanes that are about to make an access makes it: 0 is the default.
     pub(super) fn which_lane(&mut self, current: Option<u32>, lanes: u32) -> u32 {
         let current = current.and_then(|who| self.lanes.get(who as usize));
@@ -120,9 +111,6 @@ impl Decisions {
 
     /// How much older than the newest value is what a load sees, in values.
     pub(super) fn how_late(&mut self, who: u32, values: u32) -> u32 {
-        if self.looking == Some(who) {
-            return 0;
-        }
         let history = self.lanes.get(who as usize).map_or(0, |lane| lane.history);
         let late = self.decide(values, mix(history ^ 0x1a7e));
         if late > 0 {
@@ -154,9 +142,6 @@ impl Decisions {
 
     /// A lane has made an access.
     pub(super) fn accessed(&mut self, who: u32, access: &Access) {
-        if self.looking == Some(who) && matches!(access.op, Op::Load | Op::AtomicLoad) {
-            return;
-        }
         let first = access.address & !7;
         let words = if access.size == 16 { [first, first + 8] } else { [first, first] };
         let held = words.map(|word| self.words.get(&word).copied().unwrap_or(0));

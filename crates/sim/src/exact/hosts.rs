@@ -33,9 +33,9 @@ pub(super) enum Activity {
     Unknown,
 }
 
-/// A thread, and how often it was given up a processor: equal numbers at two looks mean that it did not
+/// A thread, and how often it gave up a processor: equal numbers at two looks mean that it did not
 /// run between them.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Thread {
     id: u32,
     asleep: bool,
@@ -52,16 +52,24 @@ impl Hosts {
 
     /// What they do now.
     pub(super) fn activity(&self) -> Activity {
-        let (Some(first), Some(second)) = (look(), look()) else { return Activity::Unknown };
-        // Each slept from the first look at it to the second: so all did at the moment between the two.
-        if first == second && first.iter().all(|thread| thread.asleep) {
-            return Activity::Asleep;
+        let mut asleep = Vec::new();
+        let mut others = false;
+        let Some(all) = threads() else { return Activity::Unknown };
+        for thread in all {
+            match thread {
+                Some(Thread { asleep: true, .. }) => asleep.extend(thread),
+                Some(Thread { id, .. }) if !self.before.contains(&id) => return Activity::Awake,
+                _ => others = true,
+            }
         }
-        let slept = |thread: &Thread| thread.asleep && first.contains(thread);
-        let mut awake = second.iter().filter(|thread| !slept(thread));
-        match awake.any(|thread| !self.before.contains(&thread.id)) {
-            true => Activity::Awake,
-            false => Activity::Unknown,
+        // Each slept from the first look at it to the second: so all did at the moment between the two.
+        let same = |all: Vec<Option<Thread>>| {
+            all.len() == asleep.len() && all.iter().flatten().all(|thread| asleep.contains(thread))
+        };
+        match others {
+            true => Activity::Unknown,
+            false if threads().is_some_and(|all| same(all.collect())) => Activity::Asleep,
+            false => Activity::Awake,
         }
     }
 }
@@ -71,25 +79,28 @@ fn ids() -> Option<impl Iterator<Item = u32>> {
     Some(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()))
 }
 
-/// All threads but those of worlds; `None` if the system does not say.
-fn look() -> Option<Vec<Thread>> {
-    let mut threads = Vec::new();
-    for id in ids()? {
+/// All threads but those of worlds; `None` in the place of one of which the system says too little, and
+/// instead of all if it says nothing.
+fn threads() -> Option<impl Iterator<Item = Option<Thread>>> {
+    let status = |id| {
         // It may have ended meanwhile.
-        let Ok(status) = std::fs::read_to_string(format!("{TASKS}/{id}/status")) else { continue };
-        let line = |name: &str| {
-            let mut lines = status.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
-        };
-        if line("Name") == Some(WORLD_THREAD) {
-            continue;
+        let status = std::fs::read_to_string(format!("{TASKS}/{id}/status")).ok()?;
+        let (mut asleep, mut switches, mut numbers) = (None, 0, 0);
+        for (name, value) in status.lines().filter_map(|line| line.split_once(':')) {
+            match name {
+                "Name" if value.trim() == WORLD_THREAD => return None,
+                "State" => asleep = Some(value.trim().starts_with('S')),
+                "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches" => {
+                    switches += value.trim().parse::<u64>().unwrap_or(0);
+                    numbers += 1;
+                }
+                _ => {}
+            }
         }
-        let number = |name| line(name)?.parse::<u64>().ok();
-        let switches = number("voluntary_ctxt_switches")? + number("nonvoluntary_ctxt_switches")?;
-        threads.push(Thread { id, asleep: line("State")?.starts_with('S'), switches });
-    }
-    threads.sort_unstable_by_key(|thread| thread.id);
-    Some(threads)
+        let asleep = asleep.filter(|_| numbers == 2);
+        Some(asleep.map(|asleep| Thread { id, asleep, switches }))
+    };
+    Some(ids()?.filter_map(status))
 }
 
 #[cfg(test)]

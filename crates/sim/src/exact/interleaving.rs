@@ -1,5 +1,5 @@
 //! Who ran when, for reports: what one lane did without another of those that matter between is one line,
-//! and only the last accesses have a line each.
+//! and only the last accesses have a line each. Looks of lanes that wait in vain are no part of it.
 
 use super::trace::Event;
 use super::watch::{LaunchInfo, State, Who};
@@ -34,7 +34,7 @@ impl State {
 
     fn turns(&self, matters: impl Fn(&Event) -> bool) -> Vec<String> {
         let mut events: Vec<&Event> =
-            self.trace.recent().filter(|event| matters(event)).collect();
+            self.trace.recent().filter(|event| !event.in_vain && matters(event)).collect();
         events.reverse();
         let (before, last) = events.split_at(events.len().saturating_sub(LAST));
         let turns: Vec<&[&Event]> = before.chunk_by(|a, b| a.who == b.who).collect();

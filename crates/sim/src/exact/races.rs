@@ -114,10 +114,11 @@ impl State {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
         let (offset, bits) = (at.offset, bits[0]);
-        if let Some(decisions) = &mut self.decisions {
+        if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
             decisions.accessed(who, access);
         }
-        self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope });
+        let in_vain = self.in_vain;
+        self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope, in_vain });
     }
 
     pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {

@@ -23,6 +23,8 @@ pub(super) struct Event {
     pub(super) op: Op,
     pub(super) order: OrderKind,
     pub(super) scope: ScopeKind,
+    /// A look of a lane that waits, for which nothing had changed.
+    pub(super) in_vain: bool,
 }
 
 pub(super) struct Trace {

@@ -86,7 +86,6 @@ impl Worker {
         self.look();
         let [goes, mut parked, mut idle]: [Vec<Ready>; 3] = self.ready();
         let chosen = if let Some(first) = in_turn(goes, |turn| Some(turn) < self.current).first() {
-            self.watch.state.borrow_mut().decisions.as_mut()?.looks(None);
             *first
         } else {
             let watch = self.watch.clone();
@@ -100,10 +99,8 @@ impl Worker {
                 // How often they look may depend on the host, so nothing that is decided depends on it.
                 let chosen = *in_turn(idle, |turn| Some(turn) <= self.looked).first()?;
                 self.looked = Some(chosen.turn);
-                decisions.looks(Some(chosen.turn.who));
                 chosen
             } else {
-                decisions.looks(None);
                 let current = self.current.map(|turn| turn.who);
                 let nth = decisions.which_lane(current, parked.len() as u32);
                 let chosen = parked[nth as usize];

@@ -128,7 +128,8 @@ impl State {
         if first < last && lane.late < MOST_LATE {
             let values = (last - first + 1) as u32;
             if let Some(decisions) = &mut self.decisions {
-                chosen = last - decisions.how_late(who, values) as usize;
+                let late = if self.in_vain { 0 } else { decisions.how_late(who, values) };
+                chosen = last - late as usize;
             } else if self.random.once_in(2) {
                 chosen = first + self.random.below(values.into()) as usize;
             }

@@ -79,6 +79,9 @@ pub(super) struct State {
     pub(super) random: Random,
     /// Where departures from the default are what makes the run.
     pub(super) decisions: Option<Decisions>,
+    /// The lane that makes the access was woken by a timer only, and looks at what it waits for. How often
+    /// lanes do so may depend on the host: nothing is decided by it, and it is no part of what happened.
+    pub(super) in_vain: bool,
     pub(super) cells: Cells,
     pub(super) view: View,
     pub(super) launches: Vec<LaunchInfo>,
@@ -114,6 +117,7 @@ impl Watch {
             state: RefCell::new(State {
                 random: Random::new(mode.seed),
                 decisions,
+                in_vain: false,
                 mode,
                 cells: Cells::default(),
                 view: View::default(),
@@ -170,7 +174,11 @@ impl Watch {
     /// A fault that is not about two accesses; `steps` come before who did what in which order.
     pub(crate) fn report(&self, kind: FindingKind, what: String, mut steps: Vec<String>) {
         let mut state = self.state.borrow_mut();
-        steps.extend(state.whole_interleaving());
+        let order = state.whole_interleaving();
+        if !steps.is_empty() && !order.is_empty() {
+            steps.push("and this came before:".into());
+        }
+        steps.extend(order);
         let (here, other, missing, mode) = (None, None, None, state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
@@ -308,10 +316,12 @@ impl Watch {
         }
     }
 
-    pub(crate) fn load(&self, who: u32, access: Access) -> Bits {
+    /// `in_vain`: only a timer woke the lane.
+    pub(crate) fn load(&self, who: u32, access: Access, in_vain: bool) -> Bits {
         let polls = self.since_store.get() + 1;
         self.since_store.set(polls);
         let mut state = self.state.borrow_mut();
+        state.in_vain = in_vain;
         let loaded = state.load(who, access);
         if polls > ENDLESS && !self.failed.get() {
             let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
@@ -328,6 +338,7 @@ impl Watch {
     pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
         self.since_store.set(0);
         let mut state = self.state.borrow_mut();
+        state.in_vain = false;
         if let Err(finding) = state.store(who, access, bits) {
             self.found(&mut state, *finding);
         }
@@ -340,6 +351,7 @@ impl Watch {
         change: &dyn Fn(u64) -> Option<u64>,
     ) -> u64 {
         let mut state = self.state.borrow_mut();
+        state.in_vain = false;
         match state.modify(who, access, change) {
             Ok((before, changed)) => {
                 self.since_store.set(if changed { 0 } else { self.since_store.get() + 1 });

@@ -26,14 +26,15 @@ use super::turns::Turn;
 use super::watch::Watch;
 use crate::block::{Failure, Ran};
 use crate::fork::Process;
-use crate::inbox::{Inbox, wait_until};
+use crate::inbox::{Came, Inbox, wait_until};
 use crate::scheduler::Scheduler;
 use crate::{Device, DeviceConfig, Stopped, WaitingReport};
 
 /// For so long nothing may come before what came is begun.
 const CALM: Duration = Duration::from_millis(2);
-/// Between two looks at what host threads do.
-const LOOK: Duration = Duration::from_micros(50);
+/// Between two looks at what host threads do, at first and after some.
+const LOOK: Duration = Duration::from_micros(30);
+const LOOK_LATER: Duration = Duration::from_micros(500);
 /// When everything waits, the world's clock goes on by this.
 const IDLE_NS: u64 = 2_500_000;
 /// Between two looks at what the host does, while everything waits.
@@ -280,12 +281,12 @@ impl Worker {
         let mut fruitless = 0;
         loop {
             let held = self.wait_for_release();
+            // More may be about to come.
+            if !held && self.came() == Came::Work {
+                self.calm();
+            }
             if self.take() {
                 (quiet, fruitless) = (None, 0);
-                // More may be about to come.
-                if !held {
-                    self.calm();
-                }
             }
             let ran = self.run_lanes();
             if self.watch.has_failed() {
@@ -335,15 +336,17 @@ impl Worker {
         was_held
     }
 
-    /// Takes what came; true if anything did.
+    /// What came and has not been taken.
+    fn came(&mut self) -> Came {
+        self.join();
+        self.devices.values().map(Scheduler::came).max().unwrap_or(Came::Nothing)
+    }
+
+    /// Takes what came and begins what can begin, device by device; true if there was anything.
     fn take(&mut self) -> bool {
-        let mut took = false;
-        while let Ok((config, inbox)) = self.joining.try_recv() {
-            let key = (config.ordinal, self.joined);
-            self.joined += 1;
-            let (watch, all) = (self.watch.clone(), self.all.clone());
-            self.devices.insert(key, Scheduler::watched(config, inbox, watch, all));
-            took = true;
+        let mut took = self.join();
+        for device in self.devices.values_mut() {
+            took |= device.take();
         }
         for device in self.devices.values_mut() {
             took |= device.prepare();
@@ -352,29 +355,46 @@ impl Worker {
         took
     }
 
+    /// Takes the devices that came; true if any did.
+    fn join(&mut self) -> bool {
+        let mut took = false;
+        while let Ok((config, inbox)) = self.joining.try_recv() {
+            let key = (config.ordinal, self.joined);
+            self.joined += 1;
+            let (watch, all) = (self.watch.clone(), self.all.clone());
+            self.devices.insert(key, Scheduler::watched(config, inbox, watch, all));
+            took = true;
+        }
+        took
+    }
+
     /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
     fn calm(&mut self) {
-        let mut since = Instant::now();
-        loop {
-            // All comes that the hold is for.
-            if self.wait_for_release() {
-                self.take();
-                return;
-            }
-            if self.take() {
-                since = Instant::now();
-            }
-            let limit = match self.hosts.activity() {
+        let (mut since, mut sent, mut pause) = (Instant::now(), self.sent(), LOOK);
+        // All comes that a hold is for.
+        while !self.wait_for_release() {
+            let activity = self.hosts.activity();
+            let now = self.sent();
+            let limit = match activity {
                 // What one of them sent before it slept is here.
-                Activity::Asleep if !self.take() => return,
+                Activity::Asleep if now == sent => return,
                 Activity::Asleep | Activity::Awake => AWAKE_LIMIT,
                 Activity::Unknown => CALM,
             };
-            if since.elapsed() > limit {
+            if now != sent {
+                (since, sent, pause) = (Instant::now(), now, LOOK);
+            } else if since.elapsed() > limit {
                 return;
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(pause);
+            pause = (2 * pause).min(LOOK_LATER);
         }
+    }
+
+    /// Commands that wait to be taken.
+    fn sent(&mut self) -> usize {
+        self.join();
+        self.devices.values().map(Scheduler::sent).sum()
     }
 
     /// Runs lanes until none can go on; true if any did more than to look in vain at what it waits for.

@@ -19,7 +19,7 @@ use mscclrs_device::arch::global_timer_ns;
 
 use crate::block::{Block, Failure, Ran};
 use crate::exact::{All, Watch};
-use crate::inbox::{Command, Inbox};
+use crate::inbox::{Came, Command, Inbox};
 use crate::report::WaitingReport;
 use crate::stack::Stacks;
 use crate::work::Launch;
@@ -118,13 +118,30 @@ impl Scheduler {
         Scheduler { known, ..Scheduler::new(config, inbox) }
     }
 
-    /// Takes what came in, begins what can begin, and moves bytes; true if it did anything.
-    pub(crate) fn prepare(&mut self) -> bool {
-        let came = self.inbox.poll();
-        if came {
+    /// What came in and has not been taken.
+    pub(crate) fn came(&self) -> Came {
+        self.inbox.came()
+    }
+
+    /// How many commands came in that have not been taken.
+    pub(crate) fn sent(&self) -> usize {
+        self.inbox.sent()
+    }
+
+    /// Takes what came in; true if anything did.
+    pub(crate) fn take(&mut self) -> bool {
+        // Told before what was sent: at worst it is looked for in vain.
+        let told = self.inbox.poll();
+        let came = self.inbox.came() > Came::Nothing;
+        if told || came {
             self.receive();
         }
-        let prepared = came || self.advance || self.begin;
+        told || came
+    }
+
+    /// Begins what can begin and moves bytes, of what was taken; true if it did anything.
+    pub(crate) fn prepare(&mut self) -> bool {
+        let prepared = self.advance || self.begin;
         while self.advance || self.begin {
             if self.advance {
                 self.advance_queues();

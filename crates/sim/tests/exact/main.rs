@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod exploration;
 mod holds;
 mod litmus;
 mod messages;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
-    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, TestMemory, Work, World,
+    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, Stopped, TestMemory, Work, World,
 };
 
 use crate::common::LIMIT;
@@ -64,17 +64,22 @@ impl Ranks {
         self.queues[device].run(Arc::new(unsafe { Graph::single(work) }));
     }
 
-    /// Begins all that is enqueued, and waits for its end; what was found.
-    pub(crate) fn finish(&self) -> Option<Finding> {
+    /// Begins all that is enqueued, and waits for its end; why it was stopped, if it was.
+    pub(crate) fn stopped(&self) -> Option<Stopped> {
         self.hold.take();
         for queue in &self.queues {
             match queue.synchronize(LIMIT) {
                 Ok(done) => assert!(done, "a queue does not end"),
-                Err(_) => break,
+                Err(stopped) => return Some(stopped),
             }
         }
+        None
+    }
+
+    /// As [`Ranks::stopped`]; what was found, which is all that stops it.
+    pub(crate) fn finish(&self) -> Option<Finding> {
+        let stopped = self.stopped();
         let finding = self.world.finding();
-        let stopped = self.queues.iter().find_map(Queue::error);
         assert_eq!(finding.is_some(), stopped.is_some(), "{stopped:?}");
         MET.set(self.world.decisions());
         finding
