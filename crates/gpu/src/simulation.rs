@@ -13,11 +13,13 @@ use crate::cpu::{self, CpuDevice};
 use crate::{CpuConfig, Device, Error, Result};
 
 /// Devices of one process, for ranks that are its threads. One thread runs all their kernels: which lane
-/// is next, for how many accesses, and in weak mode what each load sees follows from the mode's seed.
+/// is next, for how many accesses, and in weak mode what each load sees follows from the mode's seed or
+/// departures.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work that comes within two milliseconds is begun together, in the order of the devices. To
-/// be certain, [`hold`](Simulation::hold) it.
+/// on time: work is begun, in the order of the devices, once all threads of the process sleep, or when
+/// nothing has come for two milliseconds (twenty while a thread is awake that is younger than the
+/// simulation, or made it). To be certain, [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///
