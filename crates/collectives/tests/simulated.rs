@@ -173,7 +173,9 @@ fn no_algorithm_leans_on_writes_that_are_seen_at_once() {
 
 #[test]
 fn few_departures_make_no_result_wrong() {
-    for (check, all_reduce) in [(Check::Checked, AllReduce::ALL[0]), (Check::Weak, AllReduce::ALL[0])] {
+    for (check, all_reduce) in
+        [(Check::Checked, AllReduce::ALL[0]), (Check::Weak, AllReduce::ALL[0])]
+    {
         let all_gather = AllGather::ALL[0];
         let shape = Shape { blocks: 1, threads: 32 };
         let case = Case { all_reduce, all_gather, ranks: 2, shape, count: 3 };

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mscclrs_sim::{DeviceConfig, Hold, World};
 pub use mscclrs_sim::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
     Mode, ModeError, Outcome, Ran, Schedule, Site,
 };
+use mscclrs_sim::{DeviceConfig, Hold, World};
 
 use crate::cpu::{self, CpuDevice};
 use crate::{CpuConfig, Device, Error, Result};

@@ -221,9 +221,7 @@ fn explore_for<E>(
                 }
                 let departure = Departure { decision: decision as u64, alternative };
                 let departures = next.departures.and(departure);
-                pending.extend(
-                    departures.map(|departures| Pending { departures, at: Some(*met) }),
-                );
+                pending.extend(departures.map(|departures| Pending { departures, at: Some(*met) }));
             }
         }
     }

@@ -16,9 +16,8 @@ impl State {
     /// were at the word, who made which accesses in which order.
     pub(super) fn interleaving(&self, whos: &[u32], place: Option<(u32, u64)>) -> Vec<String> {
         let mut lanes = whos.to_vec();
-        let at_word = |event: &&Event| {
-            place.is_some_and(|place| (event.object, event.offset & !7) == place)
-        };
+        let at_word =
+            |event: &&Event| place.is_some_and(|place| (event.object, event.offset & !7) == place);
         for event in self.trace.recent().filter(at_word) {
             if lanes.len() < whos.len() + LANES && !lanes.contains(&event.who) {
                 lanes.push(event.who);
@@ -42,7 +41,10 @@ impl State {
         let mut lines = Vec::new();
         if !left_out.is_empty() {
             let accesses: usize = left_out.iter().map(|turn| turn.len()).sum();
-            lines.push(format!("{accesses} accesses, of {} turns, are left out here", left_out.len()));
+            lines.push(format!(
+                "{accesses} accesses, of {} turns, are left out here",
+                left_out.len()
+            ));
         }
         lines.extend(shown.iter().map(|turn| self.turn(turn)));
         lines.extend(last.iter().map(|event| self.access(event)));

@@ -118,7 +118,18 @@ impl State {
             decisions.accessed(who, access);
         }
         let in_vain = self.in_vain;
-        self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope, in_vain });
+        self.trace.add(Event {
+            step: 0,
+            who,
+            line,
+            object,
+            offset,
+            bits,
+            op,
+            order,
+            scope,
+            in_vain,
+        });
     }
 
     pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {

@@ -52,7 +52,9 @@ impl Worker {
             (key, block, random.below(lanes as u64) as usize)
         };
         Some(match self.watch.schedule() {
-            Schedule::Random | Schedule::OneFar | Schedule::Departures(_) => any(&mut self.random, &ready),
+            Schedule::Random | Schedule::OneFar | Schedule::Departures(_) => {
+                any(&mut self.random, &ready)
+            }
             Schedule::RoundRobin => {
                 let after = |&&((ordinal, _), block, _): &&((u32, u64), usize, usize)| {
                     (ordinal, block) > self.last

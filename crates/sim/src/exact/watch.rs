@@ -11,8 +11,8 @@ use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
-use super::decisions::Decisions;
 use super::clock::{Clock, Known, join, meet};
+use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
@@ -196,7 +196,8 @@ impl Watch {
             let line = from.map_or("its end".into(), |from| from.to_string());
             state.site(who, line, "arrives".into())
         };
-        let whos: Vec<u32> = std::iter::once((who, from)).chain(other).map(|(who, _)| who).collect();
+        let whos: Vec<u32> =
+            std::iter::once((who, from)).chain(other).map(|(who, _)| who).collect();
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
         let (missing, mode) = (None, state.mode.clone());

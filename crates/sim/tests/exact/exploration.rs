@@ -194,9 +194,8 @@ fn the_limit_of_runs_is_told() {
         let (ranks, _memory) = both(mode, &adds, 4);
         ran(ranks.finish(), true)
     };
-    let all_of = |departures, runs| {
-        made(&Exploration { check: Check::Ordered, departures, runs }, run)
-    };
+    let all_of =
+        |departures, runs| made(&Exploration { check: Check::Ordered, departures, runs }, run);
     let whole = all_of(32, 20_000);
     assert!(whole.exhausted && whole.within == Some(32), "{whole}");
     let limited = all_of(32, whole.runs - 1);
@@ -225,7 +224,10 @@ fn departures_of_another_program_are_refused() {
     let mode: Mode = "checked,schedule=departures:0=7".parse().unwrap();
     let (ranks, _memory) = both(mode, &adds, 4);
     let stopped = ranks.stopped().expect("an error").to_string();
-    assert!(stopped.contains("the departure 0=7 is not possible here: at decision 0 there"), "{stopped}");
+    assert!(
+        stopped.contains("the departure 0=7 is not possible here: at decision 0 there"),
+        "{stopped}"
+    );
     assert!(stopped.contains("the alternatives 0 to 1;"), "{stopped}");
 }
 

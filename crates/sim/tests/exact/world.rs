@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
-    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, Stopped, TestMemory, Work, World,
+    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Queue, Ran, Stopped, TestMemory,
+    Work, World,
 };
 
 use crate::common::LIMIT;
