@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use mscclrs_collectives::{AllGather, AllReduce, Collectives, Shape, Tuning};
 use mscclrs_core::{Communicator, LocalBootstrap};
 use mscclrs_device::{DataType, ReduceOp};
-use mscclrs_gpu::simulation::{Check, Exploration, Mode, Simulation, explore};
+use mscclrs_gpu::simulation::{Check, Departures, Exploration, Mode, Simulation, explore};
 use mscclrs_gpu::{Buffer, CpuConfig, GraphExec, Stream};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,6 +21,8 @@ const FIXED: u64 = 6;
 const NEW: u64 = 2;
 /// Orders that are not chosen by a seed.
 const ORDERS: u64 = 20;
+/// Times that ranks with threads of their own come to the same decisions.
+const REPEATS: u64 = 10;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -179,6 +181,15 @@ fn few_departures_make_no_result_wrong() {
         let all_gather = AllGather::ALL[0];
         let shape = Shape { blocks: 1, threads: 32 };
         let case = Case { all_reduce, all_gather, ranks: 2, shape, count: 3 };
+        let decisions = || {
+            let mode = Mode::departing(check, Departures::default());
+            let simulation = Simulation::with_config(mode, config(), false).unwrap();
+            run(&simulation, case);
+            simulation.decisions()
+        };
+        let first = decisions();
+        assert!(first.len() > 100);
+        (0..REPEATS).for_each(|_| assert!(decisions() == first, "the ranks do not repeat"));
         let exploration = Exploration { check, departures: 1, runs: ORDERS };
         let explored = explore(&exploration, &config(), |simulation| {
             run(simulation, case).into_iter().collect::<Result<(), String>>()

@@ -110,7 +110,7 @@ impl fmt::Display for Finding {
             write!(f, "\n  missing: {missing}")?;
         }
         if !self.steps.is_empty() {
-            write!(f, "\n  how it came to this, the last last:")?;
+            write!(f, "\n  how it came to this, in order:")?;
             for step in &self.steps {
                 write!(f, "\n    {step}")?;
             }

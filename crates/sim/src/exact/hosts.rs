@@ -111,4 +111,22 @@ mod tests {
     fn the_thread_that_looks_is_awake() {
         assert_eq!(Hosts::new().activity(), Activity::Awake);
     }
+
+    #[test]
+    fn threads_that_wait_are_seen_to_sleep() {
+        let hosts = Hosts::new();
+        let world = std::thread::Builder::new().name(WORLD_THREAD.into());
+        let seen = world.spawn(move || {
+            // Other tests of the process may be awake meanwhile.
+            let since = std::time::Instant::now();
+            while since.elapsed() < Duration::from_secs(30) {
+                if hosts.activity() == Activity::Asleep {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            false
+        });
+        assert!(seen.expect("a thread").join().expect("an answer"));
+    }
 }
