@@ -4,6 +4,7 @@
 //! failed, and one that breaks its device does not take the others along.
 
 mod checks;
+mod flood;
 mod memory;
 mod runner;
 mod soak;

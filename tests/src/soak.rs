@@ -11,6 +11,7 @@ use mscclrs_core::bootstrap::{Config, InterfaceFilter};
 use mscclrs_core::{Bootstrap, EndpointConfig, TcpBootstrap, UniqueId};
 use mscclrs_gpu::{BackendKind, Device, device_count};
 
+use crate::flood;
 use crate::memory::Memory;
 use crate::world::{self, Rank};
 
@@ -62,6 +63,13 @@ pub(crate) const SOAKS: &[Soak] = &[
         short: 2,
         long: 20,
         run: |kind, rounds| inside(kind, rounds, hold_buffers),
+    },
+    Soak {
+        name: "flood",
+        what: "somebody without the secret connects to a rendezvous, which then goes well",
+        short: 1_000,
+        long: 10_000,
+        run: flooded,
     },
 ];
 
@@ -167,6 +175,14 @@ fn hold_buffers(rank: &Rank, _: u64) -> Result<()> {
     rank.barrier()?;
     drop(held);
     Ok(rank.communicator.reclaim()?)
+}
+
+/// A round is a connection.
+fn flooded(kind: BackendKind, rounds: u64) -> Result<(Usage, Usage)> {
+    flood::meet_in(warm(rounds))?;
+    let before = settled(kind, None)?;
+    flood::meet_in(rounds)?;
+    Ok((before, settled(kind, Some(before))?))
 }
 
 /// What is held after a few rounds, and after so many more.

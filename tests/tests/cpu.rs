@@ -37,7 +37,7 @@ checks! {
     timeouts: record, disagreement, mismatch, bad_table;
     loss: threads, goodbye, compute_goes_on, long_graph;
     processes: killed;
-    soak: rendezvous, communicators, connections, semaphores, buffers;
+    soak: rendezvous, communicators, connections, semaphores, buffers, flood;
 }
 
 #[test]

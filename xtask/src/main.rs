@@ -79,7 +79,7 @@ enum Command {
     },
     /// Do the same things thousands of times and look at what they leave behind
     Soak {
-        /// The soak: rendezvous, communicators, connections, semaphores, buffers, or all
+        /// The soak: rendezvous, communicators, connections, semaphores, buffers, flood, or all
         #[arg(default_value = "all")]
         name: String,
         /// How many rounds, instead of as many as are usual for it

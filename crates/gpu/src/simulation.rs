@@ -1,5 +1,6 @@
 //! CPU devices whose kernels run in an order that can be had again, and are looked at for faults.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,9 +18,10 @@ use crate::{CpuConfig, Device, Error, Result};
 /// departures.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work is begun, in the order of the devices, once all threads of the process sleep, or when
-/// nothing has come for two milliseconds (twenty while a thread is awake that is younger than the
-/// simulation, or made it). To be certain, [`hold`](Simulation::hold) it.
+/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once all threads of
+/// the process sleep, or when nothing has come for two milliseconds (twenty while a thread is awake that is
+/// younger than the simulation, or made it). How long all lanes wait changes nothing. To be certain,
+/// [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///
@@ -91,6 +93,12 @@ impl Simulation {
     /// with equal ones were the same. Blocks while lanes run.
     pub fn trace_sum(&self) -> (u64, u64) {
         self.world.trace_sum()
+    }
+
+    /// Names of the kernels that were launched, for tests that want to be sure that theirs ran. Blocks while
+    /// lanes run.
+    pub fn kernels(&self) -> BTreeSet<&'static str> {
+        self.world.kernels()
     }
 
     /// All accesses in their order, in the form that Perfetto and chrome://tracing read, if they are

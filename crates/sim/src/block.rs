@@ -331,6 +331,8 @@ pub(crate) struct Failure {
     /// What fault of the kernel it is; none where the machine has not enough.
     pub(crate) found: Option<FindingKind>,
     pub(crate) report: String,
+    /// The lane of its block.
+    pub(crate) lane: u32,
 }
 
 /// A resident block and its fibers.
@@ -424,6 +426,13 @@ impl Block {
         self.state.look(now);
     }
 
+    /// Forgets in which order and since when lanes wait.
+    pub(crate) fn rest(&self) {
+        let mut watched = self.state.watched.borrow_mut();
+        watched.sort_unstable_by_key(|entry| entry.lane);
+        watched.iter_mut().for_each(|entry| entry.since = 0);
+    }
+
     /// How many lanes are ready.
     pub(crate) fn ready_lanes(&self) -> usize {
         self.state.ready.borrow().len()
@@ -459,6 +468,10 @@ impl Block {
         self.state.watch.as_ref().map(|&(_, first)| (first, self.launch.threads))
     }
 
+    pub(crate) fn shared_object(&self) -> u64 {
+        self.state.shared_object
+    }
+
     fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), Failure> {
         self.state.begun.set(true);
         let lane: *const Lane = &self.state.lanes[index as usize];
@@ -468,6 +481,7 @@ impl Block {
             None => {
                 let stack = stacks.take().map_err(|error| Failure {
                     found: None,
+                    lane: index,
                     report: format!(
                         "no stack for lane {index} of block {} of kernel {}: {error}; use fewer \
                          lanes, or let this process have more memory (`ulimit -v`) or mappings \
@@ -496,10 +510,11 @@ impl Block {
                 "lane {index} of block {} of kernel {} panicked: {text}",
                 self.index, self.launch.kernel.name
             );
-            return Err(Failure { found: Some(FindingKind::Panic), report });
+            return Err(Failure { found: Some(FindingKind::Panic), report, lane: index });
         }
         self.state.exit(index).map_err(|report| Failure {
             found: Some(FindingKind::Warp),
+            lane: index,
             report: format!("block {} of kernel {}: {report}", self.index, self.launch.kernel.name),
         })
     }

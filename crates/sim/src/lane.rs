@@ -174,6 +174,9 @@ impl Engine for Lane {
 
     fn ended(&self, early: bool) {
         self.ended_early.set(early);
+        if let (Some((watch, _)), true) = (self.watch(), early) {
+            watch.ended_early();
+        }
     }
 
     // Another world of the process may be why accesses come here: then they are what they always are.

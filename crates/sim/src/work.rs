@@ -99,6 +99,26 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Where a copy reads.
+    pub(crate) fn source(&self) -> Option<u64> {
+        match self {
+            Work::Copy { from, .. } => Some(*from),
+            _ => None,
+        }
+    }
+
+    /// What it is called in reports.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Work::Copy { .. } => "copy",
+            Work::Fill { .. } => "fill",
+            Work::Upload { .. } => "upload",
+            Work::Launch(launch) => launch.kernel.name,
+        }
+    }
+}
+
 /// Work, and which nodes before it in the graph it waits for.
 #[derive(Clone)]
 pub struct Node {

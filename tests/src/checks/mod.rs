@@ -89,4 +89,5 @@ pub(crate) const CHECKS: &[Check] = &[
     soak("soak::connections", |device| soak::check("connections", device.kind())),
     soak("soak::semaphores", |device| soak::check("semaphores", device.kind())),
     soak("soak::buffers", |device| soak::check("buffers", device.kind())),
+    soak("soak::flood", |device| soak::check("flood", device.kind())),
 ];

@@ -138,8 +138,10 @@ fn signal(rank: &Rank, suffix: &str, rounds: u32, harness: &mut Harness<'_>) -> 
 fn packet(rank: &Rank, suffix: &str, rounds: u32, harness: &mut Harness<'_>) -> Result<Timing> {
     let communicator = &rank.communicator;
     let me = communicator.rank();
-    // Zeroed, as the first packet's flag needs it.
+    // Zeroed, as the first packet's flag needs it. The count is this rank's own.
     let slots = communicator.alloc(COUNT + 8)?;
+    slots.buffer().write(&rank.stream, COUNT, &[0; 8])?;
+    communicator.synchronize(&rank.stream)?;
     let registration = slots.registration();
     let kernel = packet_hop.instance(suffix).context("this program has no such packet kernel")?;
     let function = communicator.device().function(kernel)?;

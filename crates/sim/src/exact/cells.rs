@@ -1,11 +1,13 @@
 //! What is remembered of each 8 bytes of memory: who read and wrote it last, and what it held.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
 use super::clock::{Known, join};
+use super::watch::Who;
 
 /// Cells that are made together.
 const PAGE: usize = 256;
@@ -16,7 +18,7 @@ pub(super) const MOST_VALUES: usize = 6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     /// Which lane.
-    pub(super) who: u32,
+    pub(super) who: Who,
     pub(super) slot: u32,
     pub(super) time: u32,
     /// Which source line.
@@ -44,7 +46,7 @@ pub(super) struct Release {
     pub(super) known: Known,
     pub(super) scope: ScopeKind,
     /// The lane whose scope it is.
-    pub(super) who: u32,
+    pub(super) who: Who,
     /// What a read-modify-write hands on that has another scope than its own.
     pub(super) also: Option<Box<Release>>,
 }
@@ -81,6 +83,19 @@ pub(super) struct Value {
 }
 
 impl Value {
+    /// Other bytes than these are not of it any more; whether it has any.
+    pub(super) fn keep(&mut self, mask: u8) -> bool {
+        self.beside.take_if(|beside| beside.0.mask & mask == 0);
+        let Some(by) = &mut self.by else { return false };
+        by.mask &= mask;
+        if by.mask == 0
+            && let Some(beside) = self.beside.take()
+        {
+            (self.by, self.release) = (Some(beside.0), beside.1);
+        }
+        self.by.is_some_and(|by| by.mask != 0)
+    }
+
     /// Who wrote these bytes of it, and what that released.
     pub(super) fn write(&self, mask: u8) -> Option<(Stamp, &Option<Release>)> {
         let by = self.by?;
@@ -92,10 +107,22 @@ impl Value {
     }
 }
 
+/// Adds to a list of a cell, which mostly has one entry: there are many cells.
+pub(super) fn add<T>(list: &mut Vec<T>, entry: T) {
+    if list.capacity() == 0 {
+        list.reserve_exact(1);
+    }
+    list.push(entry);
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
     /// Bytes that something has written.
     pub(super) written: u8,
+    /// The moves of queues that wrote all of it, and that read all of it, last, if no kernel has written
+    /// it since.
+    pub(super) moved_to: Option<NonZeroU32>,
+    pub(super) moved_from: Option<NonZeroU32>,
     /// Writes that no later write of the same bytes covers.
     pub(super) writes: Vec<Stamp>,
     /// Reads since.
@@ -113,27 +140,48 @@ struct Object {
     pages: Vec<Option<Box<[Cell; PAGE]>>>,
 }
 
+/// Objects whose places are at hand; names of objects mostly follow each other.
+const AT_HAND: usize = 64;
+
 /// All cells.
-#[derive(Default)]
 pub(super) struct Cells {
     objects: Vec<Object>,
     index: HashMap<u64, usize>,
-    last: (u64, usize),
+    /// Places of objects that are gone.
+    free: Vec<usize>,
+    /// Of the index, by the name's last bits.
+    at_hand: [Option<(u64, usize)>; AT_HAND],
     numbers: u32,
 }
 
+impl Default for Cells {
+    fn default() -> Cells {
+        let (objects, index, free) = (Vec::new(), HashMap::new(), Vec::new());
+        Cells { objects, index, free, at_hand: [None; AT_HAND], numbers: 0 }
+    }
+}
+
 impl Cells {
+    #[inline]
     fn object(&mut self, object: u64) -> usize {
-        if self.last.0 == object && self.last.1 < self.objects.len() {
-            return self.last.1;
+        match self.at_hand[object as usize % AT_HAND] {
+            Some((name, at)) if name == object => at,
+            _ => self.look_up(object),
         }
-        let (objects, numbers) = (&mut self.objects, &mut self.numbers);
-        let at = *self.index.entry(object).or_insert_with(|| {
-            objects.push(Object { number: *numbers, pages: Vec::new() });
+    }
+
+    fn look_up(&mut self, object: u64) -> usize {
+        let Cells { objects, numbers, free, index, .. } = self;
+        let at = *index.entry(object).or_insert_with(|| {
+            let at = free.pop().unwrap_or_else(|| {
+                objects.push(Object::default());
+                objects.len() - 1
+            });
+            objects[at].number = *numbers;
             *numbers += 1;
-            objects.len() - 1
+            at
         });
-        self.last = (object, at);
+        self.at_hand[object as usize % AT_HAND] = Some((object, at));
         at
     }
 
@@ -155,36 +203,31 @@ impl Cells {
         &mut page[cell]
     }
 
-    /// What a queue wrote: nothing that was before counts any more.
-    pub(super) fn overwrite(&mut self, object: u64, offset: u64, bytes: u64) {
-        let mut at = offset & !7;
-        while at < offset + bytes {
-            let (from, to) = (offset.saturating_sub(at), (offset + bytes - at).min(8));
-            let cell = self.cell(object, at);
-            let mask = ((0xff_u16 << to) ^ (0xff_u16 << from.min(8))) as u8;
-            cell.written |= mask;
-            cell.writes.retain(|stamp| stamp.mask & !mask != 0);
-            cell.reads.retain(|stamp| stamp.mask & !mask != 0);
-            cell.values.clear();
-            at += 8;
-        }
-    }
-
     /// Forgets pieces of memory that are gone: their numbers may come again for others.
     pub(super) fn retain(&mut self, live: impl Fn(u64) -> bool) {
         let gone: Vec<u64> = self.index.keys().copied().filter(|&object| !live(object)).collect();
-        for object in gone {
-            if let Some(at) = self.index.remove(&object) {
-                self.objects[at].pages = Vec::new();
-            }
+        gone.into_iter().for_each(|object| self.forget(object));
+    }
+
+    /// Forgets a piece of memory that is gone.
+    pub(super) fn forget(&mut self, object: u64) {
+        if let Some(at) = self.index.remove(&object) {
+            self.objects[at].pages = Vec::new();
+            self.free.push(at);
         }
-        self.last = (0, usize::MAX);
+        self.at_hand[object as usize % AT_HAND] = None;
     }
 }
 
 impl Cell {
-    const EMPTY: Cell =
-        Cell { written: 0, writes: Vec::new(), reads: Vec::new(), values: Vec::new() };
+    const EMPTY: Cell = Cell {
+        written: 0,
+        moved_to: None,
+        moved_from: None,
+        writes: Vec::new(),
+        reads: Vec::new(),
+        values: Vec::new(),
+    };
 }
 
 #[cfg(test)]
@@ -192,11 +235,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_queue_writes_is_written_byte_for_byte() {
+    fn what_is_gone_leaves_its_place_and_not_its_number() {
         let mut cells = Cells::default();
-        cells.overwrite(5, 6, 11);
-        let written = [0, 8, 16, 24].map(|at| cells.cell(5, at).written);
-        assert_eq!(written, [0b1100_0000, 0xff, 0b0000_0001, 0]);
+        for object in 1..100 {
+            cells.cell(object, 8).written = 1;
+            assert_eq!(
+                (cells.number(object), cells.cell(object, 8).written),
+                (object as u32 - 1, 1)
+            );
+            cells.forget(object);
+        }
+        assert_eq!(cells.objects.len(), 1);
+        assert_eq!(cells.cell(100, 8).written, 0);
     }
 
     #[test]

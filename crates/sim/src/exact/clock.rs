@@ -33,6 +33,11 @@ impl Clock {
         self.known.get(slot as usize).is_some_and(|&known| time <= known)
     }
 
+    /// What it knows of other slots.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
+    }
+
     /// All that happened up to now; what comes after it is later.
     pub(crate) fn release(&mut self) -> Known {
         set(&mut self.known, self.slot, self.time);
@@ -46,7 +51,8 @@ impl Clock {
     }
 }
 
-fn set(known: &mut Known, slot: u32, time: u32) {
+/// All that was done in a slot up to a time is known.
+pub(crate) fn set(known: &mut Known, slot: u32, time: u32) {
     let known = Rc::make_mut(known);
     if known.len() <= slot as usize {
         known.resize(slot as usize + 1, 0);

@@ -2,7 +2,7 @@
 //! and only the last accesses have a line each. Looks of lanes that wait in vain are no part of it.
 
 use super::trace::Event;
-use super::watch::{LaunchInfo, State, Who};
+use super::watch::{BlockInfo, State, Who};
 
 /// Most lines for what one lane did in a row.
 const TURNS: usize = 12;
@@ -14,7 +14,7 @@ const LANES: usize = 6;
 impl State {
     /// How it came to a finding that is about these lanes and this word: of the lanes and of others that
     /// were at the word, who made which accesses in which order.
-    pub(super) fn interleaving(&self, whos: &[u32], place: Option<(u32, u64)>) -> Vec<String> {
+    pub(super) fn interleaving(&self, whos: &[Who], place: Option<(u32, u64)>) -> Vec<String> {
         let mut lanes = whos.to_vec();
         let at_word =
             |event: &&Event| place.is_some_and(|place| (event.object, event.offset & !7) == place);
@@ -51,9 +51,8 @@ impl State {
         lines
     }
 
-    fn lane(&self, who: u32) -> String {
-        let Who { launch, block, lane } = self.whos[who as usize];
-        let LaunchInfo { device, .. } = self.launches[launch as usize];
+    fn lane(&self, Who { block, lane }: Who) -> String {
+        let BlockInfo { index: block, device, .. } = self.blocks[block as usize];
         format!("device {device} block {block} lane {lane}")
     }
 

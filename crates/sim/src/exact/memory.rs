@@ -1,17 +1,18 @@
 //! What memory there is: its owners tell of what they map, so that accesses past it are seen, and so
 //! that two mappings of one piece of memory are known to be one.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pieces of memory that are gone and still remembered.
 const REMEMBERED: usize = 256;
 
-/// Pieces that begin before an address and are looked at.
-const OVERLAPPING: usize = 8;
 /// Bytes behind a piece that are told to be past it.
 const NEAR: u64 = 1 << 16;
+
+/// Pages of which it is at hand where they lie.
+const AT_HAND: usize = 64;
 
 /// Who may write memory beside kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,11 +107,20 @@ pub(crate) enum Found {
 }
 
 /// The table as of some moment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct View {
     version: u64,
     live: Vec<Entry>,
-    last: usize,
+    /// Where all end that do not begin after each.
+    reach: Vec<u64>,
+    /// Where pieces are that were found last, by the page of the address.
+    at_hand: [usize; AT_HAND],
+}
+
+impl Default for View {
+    fn default() -> View {
+        View { version: 0, live: Vec::new(), reach: Vec::new(), at_hand: [0; AT_HAND] }
+    }
 }
 
 impl View {
@@ -122,30 +132,48 @@ impl View {
         }
         let table = table();
         self.live = table.live.values().copied().collect();
-        self.last = 0;
+        drop(table);
+        // Who maps memory of others sees whole pages; what they asked for ends where its owner says.
+        let mut ends = HashMap::new();
+        for Entry { object, bytes, .. } in &self.live {
+            ends.entry(*object)
+                .and_modify(|end: &mut u64| *end = (*bytes).min(*end))
+                .or_insert(*bytes);
+        }
+        for entry in &mut self.live {
+            entry.bytes = ends[&entry.object];
+        }
+        let reach = self.live.iter().scan(0, |reach, entry| {
+            *reach = entry.start.saturating_add(entry.bytes).max(*reach);
+            Some(*reach)
+        });
+        self.reach = reach.collect();
+        self.at_hand = [0; AT_HAND];
         self.version = version;
         true
     }
 
-    pub(crate) fn holds(&self, object: u64) -> bool {
-        self.live.iter().any(|entry| entry.object == object)
+    /// All pieces of memory.
+    pub(crate) fn objects(&self) -> HashSet<u64> {
+        self.live.iter().map(|entry| entry.object).collect()
     }
 
     pub(crate) fn find(&mut self, address: u64, size: u64) -> Found {
         let within =
             |entry: &Entry| entry.start <= address && address + size <= entry.start + entry.bytes;
-        if self.live.get(self.last).is_none_or(|entry| !within(entry)) {
+        let page = (address >> 12) as usize % AT_HAND;
+        if self.live.get(self.at_hand[page]).is_none_or(|entry| !within(entry)) {
             let after = self.live.partition_point(|entry| entry.start <= address);
-            let before = after.saturating_sub(OVERLAPPING)..after;
-            let Some(index) = before.rev().find(|&index| within(&self.live[index])) else {
+            let mut before = (0..after).rev().take_while(|&index| self.reach[index] > address);
+            let Some(index) = before.find(|&index| within(&self.live[index])) else {
                 return match (Self::lost(address), after.checked_sub(1)) {
                     (Found::Nowhere, Some(index)) => self.behind(index, address),
                     (lost, _) => lost,
                 };
             };
-            self.last = index;
+            self.at_hand[page] = index;
         }
-        let Entry { start, object, owner, .. } = self.live[self.last];
+        let Entry { start, object, owner, .. } = self.live[self.at_hand[page]];
         Found::In { object, offset: address - start, owner }
     }
 
@@ -186,10 +214,42 @@ mod tests {
         assert_eq!(view.find(at + 96, 8), Found::Past { offset: 96, bytes: 100 });
         assert_eq!(view.find(at + (1 << 50), 8), Found::Nowhere);
         drop(again);
-        assert!(view.refresh() && view.holds(object));
+        assert!(view.refresh() && view.objects().contains(&object));
         assert_eq!(view.find(at + 0x100_0008, 8), Found::Gone { offset: 8, bytes: 100 });
         drop(first);
-        assert!(view.refresh() && !view.holds(object));
+        assert!(view.refresh() && !view.objects().contains(&object));
         assert_eq!(view.find(at, 1), Found::Gone { offset: 0, bytes: 100 });
+    }
+
+    #[test]
+    fn all_mappings_of_memory_end_where_the_shortest_does() {
+        // Addresses that no process has.
+        let at = 0xf200_0000_0000_0000;
+        let (object, owner) = (MappedMemory::new_object(), MemoryOwner::Device);
+        let own = MappedMemory::new(at, 100, object, owner);
+        let _peers = MappedMemory::new(at + 0x10_0000, 4096, object, owner);
+        let mut view = View::default();
+        view.refresh();
+        assert_eq!(view.find(at + 0x10_0060, 4), Found::In { object, offset: 96, owner });
+        assert_eq!(view.find(at + 0x10_0060, 8), Found::Past { offset: 96, bytes: 100 });
+        drop(own);
+        view.refresh();
+        assert_eq!(view.find(at + 0x10_0060, 8), Found::In { object, offset: 96, owner });
+    }
+
+    #[test]
+    fn memory_is_found_behind_many_pieces_that_lie_in_it() {
+        // Addresses that no process has.
+        let at = 0xf100_0000_0000_0000;
+        let piece = |start, bytes| {
+            MappedMemory::new(start, bytes, MappedMemory::new_object(), MemoryOwner::Host)
+        };
+        let whole = MappedMemory::new_object();
+        let _whole = MappedMemory::new(at, 1 << 20, whole, MemoryOwner::Host);
+        let _pieces: Vec<_> = (1..100).map(|nth| piece(at + 64 * nth, 64)).collect();
+        let mut view = View::default();
+        view.refresh();
+        let found = Found::In { object: whole, offset: 1 << 19, owner: MemoryOwner::Host };
+        assert_eq!(view.find(at + (1 << 19), 8), found);
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
 //! mode what each load sees follows from its seed, or from a list of departures from the default.
-//! `explore` makes all runs that few departures make; `watch` is what lanes go through at each access;
-//! `races` compares accesses and sees to what orders them, `values` keeps what late loads may see,
-//! `clock` has who knows what, `cells` and `memory` what memory there is; `world` runs lanes, `turns`
-//! chooses whose turn it is, and `decisions` has what of that was to be decided.
+//! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
+//! `launches` where they begin and end; `races` compares accesses and `moves` those of queues; `orders` sees
+//! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
+//! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, and `decisions`
+//! has what of that was to be decided.
 
 mod cells;
 mod clock;
@@ -15,8 +16,11 @@ mod explore;
 mod finding;
 mod hosts;
 mod interleaving;
+mod launches;
 mod memory;
 mod mode;
+mod moves;
+mod orders;
 mod races;
 mod random;
 mod test_memory;
@@ -25,9 +29,6 @@ mod turns;
 mod values;
 mod watch;
 mod world;
-
-use std::cell::RefCell;
-use std::rc::Rc;
 
 pub(crate) use clock::{Known, join};
 pub use decisions::Decision;
@@ -39,6 +40,3 @@ pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
 pub use world::{Hold, OnTimeline, World};
-
-/// What all work of a world that has ended knows.
-pub(crate) type All = Rc<RefCell<Known>>;

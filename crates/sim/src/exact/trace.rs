@@ -7,6 +7,8 @@ use std::fmt::Write;
 use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
+use super::watch::{BlockInfo, Who};
+
 /// Steps kept for reports.
 const RECENT: usize = 8192;
 /// Most steps of a trace that is written.
@@ -15,7 +17,7 @@ const MOST: usize = 2_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     pub(super) step: u64,
-    pub(super) who: u32,
+    pub(super) who: Who,
     pub(super) line: u32,
     pub(super) object: u32,
     pub(super) offset: u64,
@@ -44,8 +46,8 @@ impl Trace {
         self.steps += 1;
         event.step = self.steps;
         let words = [
-            u64::from(event.who) << 32 | u64::from(event.object),
-            event.offset << 8 | event.op as u64,
+            u64::from(event.who.block) << 32 | u64::from(event.who.lane),
+            u64::from(event.object) << 48 ^ event.offset << 8 ^ event.op as u64,
             event.bits,
         ];
         for word in words {
@@ -58,6 +60,17 @@ impl Trace {
         if let Some(all) = self.all.as_mut().filter(|all| all.len() < MOST) {
             all.push(event);
         }
+    }
+
+    /// Takes back all that came after these.
+    pub(super) fn take_back(&mut self, (steps, sum): (u64, u64)) {
+        let added = (self.steps - steps) as usize;
+        self.recent.truncate(self.recent.len().saturating_sub(added));
+        if let Some(all) = &mut self.all {
+            // Beyond the most that it holds, nothing was added.
+            all.truncate(usize::try_from(steps).unwrap_or(usize::MAX).min(MOST));
+        }
+        (self.steps, self.sum) = (steps, sum);
     }
 
     /// The latest first.
@@ -79,35 +92,36 @@ impl super::watch::State {
         let mut named = std::collections::HashSet::new();
         let mut comma = "";
         for event in self.trace.all.iter().flatten() {
-            let who = self.whos[event.who as usize];
-            let launch = self.launches[who.launch as usize];
-            let thread = who.block * 4096 + who.lane;
+            let Who { block, lane } = event.who;
+            let BlockInfo { launch, index: block, device } = self.blocks[block as usize];
+            let kernel = self.launches[launch as usize].kernel;
+            let thread = block * 4096 + lane;
             let mut add = |line: std::fmt::Arguments<'_>| {
                 // Writing to a string does not fail.
                 let _ = write!(text, "{comma}\n{line}");
                 comma = ",";
             };
-            if named.insert((launch.device, u32::MAX)) {
+            if named.insert((device, u32::MAX)) {
                 add(format_args!(
                     "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":\"device {0}\"}}}}",
-                    launch.device
+                    device
                 ));
             }
-            if named.insert((launch.device, thread)) {
+            if named.insert((device, thread)) {
                 add(format_args!(
                     "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{thread},\"args\":{{\
                      \"name\":\"block {} lane {}\"}}}}",
-                    launch.device, who.block, who.lane
+                    device, block, lane
                 ));
             }
             add(format_args!(
                 "{{\"ph\":\"X\",\"ts\":{},\"dur\":1,\"pid\":{},\"tid\":{thread},\"name\":\"{}\",\"args\":{{\
                  \"kernel\":\"{}\",\"launch\":{},\"memory\":{},\"byte\":{},\"value\":\"{:#x}\",\"line\":\"{}\"}}}}",
                 event.step,
-                launch.device,
+                device,
                 super::races::words(event.op, event.order, event.scope),
-                launch.kernel,
-                who.launch,
+                kernel,
+                launch,
                 event.object,
                 event.offset,
                 event.bits,

@@ -71,7 +71,8 @@ impl Worker {
                     let lane = block.ready_lane(nth).unwrap_or(0);
                     !is_slow(seed, key.0, block.index, lane)
                 };
-                if fast(first.0, first.1, first.2) {
+                // Who polls without end may wait for a slow one.
+                if self.watch.polls_in_vain() || fast(first.0, first.1, first.2) {
                     return Some(first);
                 }
                 let from = self.random.below(ready.len() as u64) as usize;

@@ -6,10 +6,14 @@
 //! early, and 16 bytes may come as two halves of different age; but a lane never sees a cell go back,
 //! and read-modify-writes see the newest value. Memory itself holds the newest values.
 
+use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw};
 
-use super::cells::{MOST_VALUES, Release, Value};
+use super::cells::{MOST_VALUES, Release, Value, add};
+use super::clock::join;
+use super::memory::MemoryOwner;
 use super::mode::Check;
+use super::races::At;
 use super::watch::State;
 
 /// Late values that a lane sees one after the other, at most: what is stored is seen in the end.
@@ -46,15 +50,20 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        object: u64,
-        offset: u64,
+        At { object, offset, owner }: At,
         release: Option<Release>,
     ) {
         let weak = self.mode.check == Check::Weak;
+        let of_host = owner == MemoryOwner::Host;
+        if let (true, Some(release)) = (of_host, &release) {
+            // The host may look at any time.
+            let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
+            reaching.for_each(|release| join(&mut self.host, &release.known));
+        }
         let base = access.address as u64 - offset;
         for (at, mask) in super::races::parts(offset, access.size) {
             let stamp = self.stamp(who, access, mask);
-            let bits = if weak {
+            let bits = if weak || of_host {
                 // SAFETY: it lies in the same aligned 8 bytes as the access.
                 unsafe { word(base + at) }
             } else {
@@ -68,14 +77,14 @@ impl State {
                 let write = cell.values.last().and_then(|value| value.write(half));
                 write.map(|(by, release)| Box::new((by, release.clone())))
             };
-            if !weak {
+            if !weak || of_host {
                 cell.values.clear();
             } else if cell.values.len() == MOST_VALUES {
                 cell.values.remove(0);
             }
-            if weak || beside.is_some() || super::races::is_atomic(access.op) {
+            if weak || of_host || beside.is_some() || super::races::is_atomic(access.op) {
                 let (by, release) = (Some(stamp), release.clone());
-                cell.values.push(Value { bits, by, release, beside, seen: Vec::new() });
+                add(&mut cell.values, Value { bits, by, release, beside, seen: Vec::new() });
             }
         }
     }
@@ -155,7 +164,7 @@ impl State {
 ///
 /// # Safety
 /// They are mapped, and the address is a multiple of 8.
-unsafe fn word(address: u64) -> u64 {
+pub(super) unsafe fn word(address: u64) -> u64 {
     // SAFETY: the caller's promise.
     let [bits, _] = unsafe { read_raw(address as usize, 8) };
     bits

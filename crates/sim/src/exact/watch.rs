@@ -4,7 +4,7 @@
 //! scheduler are on one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
@@ -16,11 +16,20 @@ use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
+use super::moves::MoveInfo;
 use super::random::{Random, mix};
 use super::trace::Trace;
 
-/// Accesses without a store after which those who poll poll in vain.
+/// Loads of what the lane has just read, with nothing else between, after which those who poll poll in
+/// vain; and loads of anything.
 const ENDLESS: u64 = 1_000_000;
+const ENDLESS_ANY: u64 = 64 * ENDLESS;
+/// Such loads after which others get their turn at once: one of them may store.
+const PATIENCE: u64 = 1_000;
+/// Source lines whose numbers are at hand.
+const LINES: usize = 64;
+/// Words that a poll goes through, at most.
+const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
 const ACCESS_NS: u64 = 5;
 
@@ -31,12 +40,26 @@ pub(super) struct LaunchInfo {
     pub(super) device: u32,
 }
 
-/// A lane of a launch.
+/// A block of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Who {
+pub(super) struct BlockInfo {
     pub(super) launch: u32,
+    /// Its index in the grid.
+    pub(super) index: u32,
+    pub(super) device: u32,
+}
+
+/// A lane of any block that ran: memory of what it did outlives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Who {
+    /// The block's number among all of the world.
     pub(super) block: u32,
     pub(super) lane: u32,
+}
+
+impl Who {
+    /// The host.
+    pub(super) const HOST: Who = Who { block: u32::MAX, lane: 0 };
 }
 
 /// An atomic load that saw what it would have had to acquire.
@@ -57,12 +80,13 @@ pub(super) struct OfWord {
     pub(super) load_scope: ScopeKind,
 }
 
-/// A lane's own state.
+/// A lane's own state, from the beginning of its block to its end.
 #[derive(Default)]
 pub(super) struct LaneState {
+    pub(super) who: Who,
     pub(super) clock: Clock,
-    /// What relaxed stores after a fence release.
-    pub(super) fence: Option<(Known, ScopeKind)>,
+    /// What relaxed stores after fences release: after fences of at least block, GPU and system scope.
+    pub(super) fences: [Option<Known>; 3],
     /// What an acquire fence will learn: what relaxed loads saw, and their scope.
     pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
     /// What it released by a word, of which memory and byte: its later relaxed stores to the word do too.
@@ -70,6 +94,9 @@ pub(super) struct LaneState {
     /// What its relaxed loads of a word saw: its later acquires of that word learn that too.
     pub(super) seen: VecDeque<OfWord>,
     pub(super) misses: VecDeque<Miss>,
+    /// What it read last, of which memory and byte, in a ring.
+    pub(super) read: [(u64, u64); POLLED],
+    pub(super) next_read: u8,
     /// Late values seen one after the other.
     pub(super) late: u8,
 }
@@ -84,15 +111,37 @@ pub(super) struct State {
     pub(super) in_vain: bool,
     pub(super) cells: Cells,
     pub(super) view: View,
+    // These grow with each launch, block and move, by some bytes; all else is used again.
     pub(super) launches: Vec<LaunchInfo>,
-    pub(super) whos: Vec<Who>,
+    pub(super) blocks: Vec<BlockInfo>,
+    /// Names of all that were launched.
+    pub(super) kernels: BTreeSet<&'static str>,
+    pub(super) moves: Vec<MoveInfo>,
+    /// By their numbers: those of a block follow each other.
     pub(super) lanes: Vec<LaneState>,
+    /// First numbers of lanes of blocks that have ended, by how many the blocks had.
+    pub(super) free_lanes: BTreeMap<u32, Vec<u32>>,
     lines: HashMap<*const Location<'static>, u32>,
+    /// Of these, by where the location lies.
+    lines_at_hand: [Option<(*const Location<'static>, u32)>; LINES],
     pub(super) line_texts: Vec<&'static Location<'static>>,
     /// The last time in each slot.
-    slots: Vec<u32>,
+    pub(super) slots: Vec<u32>,
+    /// Slots that no queue holds.
+    pub(super) free_slots: Vec<u32>,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
+    /// What the host may know: what work that has ended did, and what kernels released to host memory.
+    pub(super) host: Known,
+    /// A wait ended early and its launch, or a peer's, goes on without what it would have brought.
+    pub(super) spoilt: bool,
+}
+
+/// Where the choices of a run are.
+pub(super) struct Choices {
+    random: Random,
+    quantum: u32,
+    trace: (u64, u64),
 }
 
 /// One for the devices of a world.
@@ -102,7 +151,8 @@ pub(crate) struct Watch {
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
-    since_store: Cell<u64>,
+    /// Loads since something was stored: of what the lane had just read, and of anything.
+    since_store: Cell<(u64, u64)>,
 }
 
 impl Watch {
@@ -122,18 +172,25 @@ impl Watch {
                 cells: Cells::default(),
                 view: View::default(),
                 launches: Vec::new(),
-                whos: Vec::new(),
+                blocks: Vec::new(),
+                kernels: BTreeSet::new(),
+                moves: Vec::new(),
                 lanes: Vec::new(),
+                free_lanes: BTreeMap::new(),
                 lines: HashMap::new(),
+                lines_at_hand: [None; LINES],
                 line_texts: Vec::new(),
                 slots: Vec::new(),
+                free_slots: Vec::new(),
                 trace: Trace::new(keep_trace),
                 finding: None,
+                host: Known::default(),
+                spoilt: false,
             }),
             schedule,
             failed: Cell::new(false),
             clock_ns: Cell::new(1),
-            since_store: Cell::new(0),
+            since_store: Cell::default(),
         }
     }
 
@@ -152,8 +209,51 @@ impl Watch {
 
     /// Every lane waits, and so none polls without end; time goes on.
     pub(super) fn all_wait(&self, ns: u64) {
-        self.since_store.set(0);
+        self.stored();
         self.pass(ns);
+    }
+
+    /// Whether all who ran lately only polled.
+    pub(super) fn polls_in_vain(&self) -> bool {
+        self.since_store.get().0 > PATIENCE
+    }
+
+    pub(super) fn stored(&self) {
+        self.since_store.set((0, 0));
+    }
+
+    pub(super) fn choices(&self) -> Choices {
+        let state = self.state.borrow();
+        let (random, quantum, trace) =
+            (state.random.clone(), self.quantum.get(), state.trace.sum());
+        Choices { random, quantum, trace }
+    }
+
+    /// Back to there.
+    pub(super) fn choose_again(&self, Choices { random, quantum, trace }: Choices) {
+        let mut state = self.state.borrow_mut();
+        state.random = random;
+        state.trace.take_back(trace);
+        self.quantum.set(quantum);
+    }
+
+    /// A wait of a lane has ended early.
+    pub(crate) fn ended_early(&self) {
+        self.state.borrow_mut().spoilt = true;
+    }
+
+    /// No lane is left that may miss what others did not do.
+    pub(super) fn nothing_runs(&self) {
+        self.state.borrow_mut().spoilt = false;
+    }
+
+    /// What a host thread does next knows of all that the host may know.
+    pub(crate) fn host_tells(&self, known: &mut Known) {
+        join(known, &self.state.borrow().host);
+    }
+
+    pub(crate) fn host_learns(&self, known: &Known) {
+        join(&mut self.state.borrow_mut().host, known);
     }
 
     /// Whether something was found: all lanes stay where they are.
@@ -166,7 +266,7 @@ impl Watch {
     }
 
     /// The first finding stays.
-    fn found(&self, state: &mut State, finding: Finding) {
+    pub(super) fn found(&self, state: &mut State, finding: Finding) {
         self.failed.set(true);
         state.finding.get_or_insert(finding);
     }
@@ -183,6 +283,16 @@ impl Watch {
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
+    /// A lane that cannot go on.
+    pub(crate) fn report_failure(&self, kind: FindingKind, what: String, lane: u32) {
+        let mut state = self.state.borrow_mut();
+        let who = state.who(lane);
+        let here = Some(state.site(who, state.last_line(who), "stops".into()));
+        let steps = state.interleaving(&[who], None);
+        let (other, missing, mode) = (None, None, state.mode.clone());
+        self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
+    }
+
     /// A fault of a lane, seen at a place of the source.
     pub(crate) fn report_at(
         &self,
@@ -193,11 +303,15 @@ impl Watch {
     ) {
         let mut state = self.state.borrow_mut();
         let site = |state: &State, (who, from): (u32, Option<&'static Location<'static>>)| {
-            let line = from.map_or("its end".into(), |from| from.to_string());
-            state.site(who, line, "arrives".into())
+            let line = match from {
+                Some(from) => from.to_string(),
+                None if kind == FindingKind::Warp => state.last_line(state.who(who)),
+                None => "its end".into(),
+            };
+            state.site(state.who(who), line, "arrives".into())
         };
-        let whos: Vec<u32> =
-            std::iter::once((who, from)).chain(other).map(|(who, _)| who).collect();
+        let lanes = std::iter::once(who).chain(other.map(|(who, _)| who));
+        let whos: Vec<Who> = lanes.map(|lane| state.who(lane)).collect();
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
         let (missing, mode) = (None, state.mode.clone());
@@ -210,10 +324,11 @@ impl Watch {
         self.pass(ACCESS_NS);
         let left = self.quantum.get() - 1;
         self.quantum.set(left);
-        if left == 0 {
+        let is_over = left == 0 || self.polls_in_vain();
+        if is_over {
             self.new_turn();
         }
-        left == 0
+        is_over
     }
 
     /// The order of lanes.
@@ -242,47 +357,6 @@ impl Watch {
         self.quantum.set(quantum);
     }
 
-    /// Lanes of a block begin; gives the first one's number. They come after all that is in `known`.
-    pub(crate) fn begin_block(&self, launch: u32, block: u32, slots: &[u32], known: &Known) -> u32 {
-        let state = &mut *self.state.borrow_mut();
-        let first = state.whos.len() as u32;
-        for (lane, &slot) in (0..).zip(slots) {
-            let time = state.slots[slot as usize] + 1;
-            state.whos.push(Who { launch, block, lane });
-            let clock = Clock::new(slot, time, known.clone());
-            state.lanes.push(LaneState { clock, ..Default::default() });
-            let LaunchInfo { kernel, device } = state.launches[launch as usize];
-            if let Some(decisions) = &mut state.decisions {
-                let who = first + lane;
-                decisions.begin_lane(who, (kernel, device), (launch, block, lane));
-            }
-        }
-        first
-    }
-
-    /// Lanes of a block have ended; adds what they did to `known`.
-    pub(crate) fn end_block(&self, first: u32, lanes: u32, known: &mut Known) {
-        let state = &mut *self.state.borrow_mut();
-        for who in first..first + lanes {
-            let mut lane = std::mem::take(&mut state.lanes[who as usize]);
-            join(known, &lane.clock.release());
-            state.slots[lane.clock.slot as usize] = lane.clock.time;
-        }
-        self.since_store.set(0);
-    }
-
-    pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32) -> u32 {
-        let state = &mut *self.state.borrow_mut();
-        state.launches.push(LaunchInfo { kernel, device });
-        state.launches.len() as u32 - 1
-    }
-
-    pub(crate) fn new_slot(&self) -> u32 {
-        let state = &mut *self.state.borrow_mut();
-        state.slots.push(0);
-        state.slots.len() as u32 - 1
-    }
-
     /// Lanes meet: their accesses before are ordered before their accesses after.
     pub(crate) fn meet(&self, whos: impl Iterator<Item = u32>) {
         let state = &mut *self.state.borrow_mut();
@@ -303,41 +377,43 @@ impl Watch {
             at = who + 1;
         }
         meet(clocks.into_iter());
-        self.since_store.set(0);
-    }
-
-    /// A queue wrote memory.
-    pub(crate) fn wrote(&self, address: u64, bytes: u64) {
-        let state = &mut *self.state.borrow_mut();
-        state.refresh();
-        if let super::memory::Found::In { object, offset, .. } =
-            state.view.find(address, bytes.max(1))
-        {
-            state.cells.overwrite(object, offset, bytes);
-        }
+        self.stored();
     }
 
     /// `in_vain`: only a timer woke the lane.
     pub(crate) fn load(&self, who: u32, access: Access, in_vain: bool) -> Bits {
-        let polls = self.since_store.get() + 1;
-        self.since_store.set(polls);
         let mut state = self.state.borrow_mut();
         state.in_vain = in_vain;
         let loaded = state.load(who, access);
-        if polls > ENDLESS && !self.failed.get() {
-            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
-                        needs a guard, which ends it on an abort or at its time limit";
-            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, &access, None);
-            self.found(&mut state, finding);
-        }
+        self.polled(&mut state, who, 0, &access);
         loaded.unwrap_or_else(|finding| {
             self.found(&mut state, *finding);
             [0; 2]
         })
     }
 
+    /// A lane has read: whether it, and whoever else runs, does so without end.
+    fn polled(&self, state: &mut State, who: u32, object: u64, access: &Access) {
+        let lane = &mut state.lanes[who as usize];
+        let (polls, loads) = self.since_store.get();
+        let place = (object, access.address as u64);
+        let again = lane.read.contains(&place);
+        if !again {
+            lane.read[usize::from(lane.next_read)] = place;
+            lane.next_read = (lane.next_read + 1) % POLLED as u8;
+        }
+        let (polls, loads) = (if again { polls + 1 } else { 0 }, loads + 1);
+        self.since_store.set((polls, loads));
+        if (polls > ENDLESS || loads > ENDLESS_ANY) && !self.failed.get() {
+            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
+                        needs a guard, which ends it on an abort or at its time limit";
+            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, access, None);
+            self.found(state, finding);
+        }
+    }
+
     pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
-        self.since_store.set(0);
+        self.stored();
         let mut state = self.state.borrow_mut();
         state.in_vain = false;
         if let Err(finding) = state.store(who, access, bits) {
@@ -355,7 +431,10 @@ impl Watch {
         state.in_vain = false;
         match state.modify(who, access, change) {
             Ok((before, changed)) => {
-                self.since_store.set(if changed { 0 } else { self.since_store.get() + 1 });
+                match changed {
+                    true => self.stored(),
+                    false => self.polled(&mut state, who, 0, &access),
+                }
                 before
             }
             Err(finding) => {
@@ -372,6 +451,10 @@ impl Watch {
     /// An access to shared memory of a block, which is an object of its own.
     pub(crate) fn shared(&self, who: u32, object: u64, bytes: u32, access: Access) {
         let mut state = self.state.borrow_mut();
+        match access.op {
+            Op::Load => self.polled(&mut state, who, object, &access),
+            _ => self.stored(),
+        }
         if let Err(finding) = state.shared(who, object, bytes, access) {
             self.found(&mut state, *finding);
         }
@@ -381,29 +464,50 @@ impl Watch {
 impl State {
     pub(super) fn refresh(&mut self) {
         if self.view.refresh() {
-            let view = &self.view;
-            // Shared memory of blocks is not in the view; its numbers never come again.
-            self.cells.retain(|object| object >> 62 == 1 || view.holds(object));
+            let live = self.view.objects();
+            // Shared memory of blocks is not in the view: it goes with its block.
+            self.cells.retain(|object| object >> 62 == 1 || live.contains(&object));
         }
     }
 
     pub(super) fn line(&mut self, from: &'static Location<'static>) -> u32 {
+        let name: *const Location<'static> = from;
+        let place = name as usize / size_of::<Location<'static>>() % LINES;
+        if let Some((known, line)) = self.lines_at_hand[place]
+            && known == name
+        {
+            return line;
+        }
         let texts = &mut self.line_texts;
-        *self.lines.entry(from).or_insert_with(|| {
+        let line = *self.lines.entry(name).or_insert_with(|| {
             texts.push(from);
             texts.len() as u32 - 1
-        })
+        });
+        self.lines_at_hand[place] = Some((name, line));
+        line
+    }
+
+    pub(super) fn who(&self, lane: u32) -> Who {
+        self.lanes[lane as usize].who
     }
 
     /// Whether a scope of lane `a` has lane `b` in it.
-    pub(super) fn includes(&self, scope: ScopeKind, a: u32, b: u32) -> bool {
-        includes(&self.whos, &self.launches, scope, a, b)
+    pub(super) fn includes(&self, scope: ScopeKind, a: Who, b: Who) -> bool {
+        includes(&self.blocks, scope, a, b)
     }
 
-    pub(super) fn site(&self, who: u32, line: String, what: String) -> Site {
-        let Who { launch, block, lane } = self.whos[who as usize];
-        let LaunchInfo { kernel, device } = self.launches[launch as usize];
-        Site { what, kernel, line, device, block, lane, launch }
+    pub(super) fn site(&self, who: Who, line: String, what: String) -> Site {
+        let BlockInfo { launch, index: block, device } = self.blocks[who.block as usize];
+        let LaunchInfo { kernel, .. } = self.launches[launch as usize];
+        Site { what, kernel, line, device, block, lane: who.lane, launch }
+    }
+
+    /// Where a lane is, as far as its accesses tell.
+    fn last_line(&self, who: Who) -> String {
+        let last = self.trace.recent().find(|event| event.who == who);
+        last.map_or("a place before its first access".to_owned(), |event| {
+            format!("a place after its last access, {}", self.line_texts[event.line as usize])
+        })
     }
 
     /// A finding at an access.
@@ -416,6 +520,7 @@ impl State {
         object: Option<(u64, u64)>,
     ) -> Finding {
         let text = super::races::words(access.op, access.order, access.scope);
+        let who = self.who(who);
         let here = Some(self.site(who, access.from.to_string(), text));
         let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
         let steps = self.interleaving(&[who], place);
@@ -425,18 +530,13 @@ impl State {
 }
 
 /// Whether a scope of lane `a` has lane `b` in it.
-pub(super) fn includes(
-    whos: &[Who],
-    launches: &[LaunchInfo],
-    scope: ScopeKind,
-    a: u32,
-    b: u32,
-) -> bool {
-    let (a, b) = (&whos[a as usize], &whos[b as usize]);
+pub(super) fn includes(blocks: &[BlockInfo], scope: ScopeKind, a: Who, b: Who) -> bool {
+    // The host is in no block.
+    let device = |who: Who| blocks.get(who.block as usize).map(|block| block.device);
     match scope {
         ScopeKind::Sys => true,
-        ScopeKind::Gpu => launches[a.launch as usize].device == launches[b.launch as usize].device,
-        ScopeKind::Cta => a.launch == b.launch && a.block == b.block,
+        ScopeKind::Gpu => device(a) == device(b),
+        ScopeKind::Cta => a.block == b.block,
     }
 }
 

@@ -5,7 +5,7 @@
 //! they send all that they are going to before they wait. Nothing more comes when all threads of the
 //! process sleep, or, where that cannot be seen, when nothing has come for a moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use mscclrs_device::arch::host::WATCHED;
 
-use super::All;
 use super::decisions::{Decision, Decisions};
 use super::finding::{Finding, FindingKind};
 use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
@@ -66,6 +65,7 @@ struct Results {
     finding: Option<Finding>,
     steps: u64,
     sum: u64,
+    kernels: BTreeSet<&'static str>,
     timeline: Option<String>,
     decisions: Vec<Decision>,
     /// The last question that these answer.
@@ -200,6 +200,11 @@ impl World {
         self.0.results().decisions
     }
 
+    /// Names of the kernels that were launched. Blocks while lanes run.
+    pub fn kernels(&self) -> BTreeSet<&'static str> {
+        self.0.results().kernels
+    }
+
     /// All steps, as Perfetto reads them, if they were kept. Blocks while lanes run.
     pub fn timeline(&self) -> Option<String> {
         self.0.results().timeline
@@ -224,7 +229,6 @@ pub(super) struct Worker {
     shared: Weak<Shared>,
     hosts: Hosts,
     pub(super) watch: Rc<Watch>,
-    all: All,
     /// By ordinal, and then by when they came.
     pub(super) devices: BTreeMap<(u32, u64), Scheduler>,
     joined: u64,
@@ -256,7 +260,6 @@ impl Worker {
             joining,
             shared,
             hosts,
-            all: All::default(),
             devices: BTreeMap::new(),
             joined: 0,
             last: (0, 0),
@@ -288,11 +291,7 @@ impl Worker {
             if self.take() {
                 (quiet, fruitless) = (None, 0);
             }
-            let ran = self.run_lanes();
-            if self.watch.has_failed() {
-                self.stop();
-            }
-            if ran {
+            if self.run_lanes() {
                 (quiet, fruitless) = (None, 0);
                 continue;
             }
@@ -309,8 +308,8 @@ impl Worker {
             }
             // Everything waits.
             self.tell();
-            self.watch.all_wait(IDLE_NS);
-            if self.look() {
+            if self.pass_time() {
+                (quiet, fruitless) = (None, 0);
                 continue;
             }
             fruitless += 1;
@@ -342,30 +341,54 @@ impl Worker {
         self.devices.values().map(Scheduler::came).max().unwrap_or(Came::Nothing)
     }
 
-    /// Takes what came and begins what can begin, device by device; true if there was anything.
-    fn take(&mut self) -> bool {
-        let mut took = self.join();
-        for device in self.devices.values_mut() {
-            took |= device.take();
-        }
-        for device in self.devices.values_mut() {
-            took |= device.prepare();
-        }
-        self.devices.retain(|_, device| !device.is_over());
-        took
-    }
-
     /// Takes the devices that came; true if any did.
     fn join(&mut self) -> bool {
         let mut took = false;
         while let Ok((config, inbox)) = self.joining.try_recv() {
             let key = (config.ordinal, self.joined);
             self.joined += 1;
-            let (watch, all) = (self.watch.clone(), self.all.clone());
-            self.devices.insert(key, Scheduler::watched(config, inbox, watch, all));
+            self.devices.insert(key, Scheduler::watched(config, inbox, self.watch.clone()));
             took = true;
         }
         took
+    }
+
+    /// Takes what came and begins what can begin, device by device; true if there was anything. Takes
+    /// nothing during a hold.
+    fn take(&mut self) -> bool {
+        let shared = self.shared.upgrade();
+        // Who holds the world goes on only after this: what is sent then, is not taken here.
+        let holds = shared.as_ref().map(|shared| {
+            let holds = shared.holds.lock();
+            holds.unwrap_or_else(PoisonError::into_inner)
+        });
+        if holds.as_ref().is_some_and(|holds| **holds > 0) {
+            return false;
+        }
+        let mut took = self.join();
+        for device in self.devices.values_mut() {
+            took |= device.receive();
+        }
+        drop(holds);
+        took |= self.proceed();
+        self.devices.retain(|_, device| !device.is_over());
+        took
+    }
+
+    /// Begins what can begin, device by device, until nothing more can: queues wait for each other. True if
+    /// anything did.
+    fn proceed(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let mut more = false;
+            for device in self.devices.values_mut() {
+                more |= device.proceed();
+            }
+            if !more {
+                return any;
+            }
+            any = true;
+        }
     }
 
     /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
@@ -397,8 +420,33 @@ impl Worker {
         self.devices.values().map(Scheduler::sent).sum()
     }
 
+    /// Lets time go on while everything waits, so that lanes look at abort words and the clock. True if
+    /// any did more than that; else no choice that is made later depends on how often this was done.
+    fn pass_time(&mut self) -> bool {
+        let choices = (self.random.clone(), self.last, self.switches, self.watch.choices());
+        self.watch.all_wait(IDLE_NS);
+        if self.look() || self.run_lanes() {
+            return true;
+        }
+        let watched;
+        (self.random, self.last, self.switches, watched) = choices;
+        self.watch.choose_again(watched);
+        false
+    }
+
     /// Runs lanes until none can go on; true if any did more than to look in vain at what it waits for.
     fn run_lanes(&mut self) -> bool {
+        let any = self.run_until_rest();
+        if self.watch.has_failed() {
+            self.stop();
+        }
+        for block in self.devices.values().flat_map(|device| &device.blocks) {
+            block.rest();
+        }
+        any
+    }
+
+    fn run_until_rest(&mut self) -> bool {
         let mut any = false;
         self.look();
         loop {
@@ -420,17 +468,18 @@ impl Worker {
                 Ran::Ended => {
                     any = true;
                     device.end_block(block);
-                    device.prepare();
-                    // What waits for events may be able to go on.
-                    for other in self.devices.values_mut() {
-                        other.prepare();
+                    if self.devices.values().all(|device| device.blocks.is_empty()) {
+                        self.watch.nothing_runs();
                     }
+                    // What waits for events may be able to go on too.
+                    self.proceed();
                 }
-                Ran::Failed(Failure { found: Some(kind), report }) => {
-                    self.watch.report(kind, report, Vec::new());
+                Ran::Failed(Failure { found: Some(kind), report, lane }) => {
+                    let first = chosen.watched_lanes().map_or(0, |(first, _)| first);
+                    self.watch.report_failure(kind, report, first + lane);
                 }
                 // No fault of the kernel.
-                Ran::Failed(Failure { found: None, report }) => {
+                Ran::Failed(Failure { found: None, report, .. }) => {
                     let error = Stopped::new(report);
                     self.devices.values_mut().for_each(|device| device.fail(&error));
                     return true;
@@ -474,7 +523,8 @@ impl Worker {
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
             device.fail(&error);
-            device.prepare();
+            device.receive();
+            device.proceed();
         }
     }
 
@@ -516,6 +566,7 @@ impl Worker {
             results.decisions = decisions.met().to_vec();
         }
         (results.finding, results.steps, results.sum) = (finding, steps, sum);
+        results.kernels.clone_from(&state.kernels);
         results.answers = asked;
         shared.told.notify_all();
     }

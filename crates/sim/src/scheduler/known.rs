@@ -7,13 +7,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::exact::{All, Known, Watch, join};
+use crate::block::Block;
+use crate::exact::{Known, Watch, join};
+use crate::work::Work;
 
 #[derive(Default)]
 struct QueueKnowledge {
     known: Known,
     /// Slots of lanes that have ended.
     free: Vec<u32>,
+    /// The slot of its moves of bytes, once it has had one.
+    mover: Vec<u32>,
 }
 
 /// What a launch knows, and what is known after it.
@@ -27,23 +31,39 @@ pub(super) struct LaunchKnowledge {
 pub(super) struct Knowledge {
     device: u32,
     watch: Rc<Watch>,
-    all: All,
     queues: BTreeMap<u64, QueueKnowledge>,
 }
 
 impl Knowledge {
-    pub(super) fn new(device: u32, watch: Rc<Watch>, all: All) -> Knowledge {
-        Knowledge { device, watch, all, queues: BTreeMap::new() }
+    pub(super) fn new(device: u32, watch: Rc<Watch>) -> Knowledge {
+        Knowledge { device, watch, queues: BTreeMap::new() }
     }
 
     /// The queue got an item, or passed a wait for an event.
     pub(super) fn submitted(&mut self, queue: u64) {
-        join(&mut self.queues.entry(queue).or_default().known, &self.all.borrow());
+        self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
     }
 
-    /// The queue wrote memory.
-    pub(super) fn wrote(&self, address: u64, bytes: u64) {
-        self.watch.wrote(address, bytes);
+    /// The queue begins to move bytes; gives the move's number.
+    pub(super) fn begin_move(&mut self, queue: u64, work: &Work) -> u32 {
+        let QueueKnowledge { known, mover, .. } = self.queues.entry(queue).or_default();
+        if mover.is_empty() {
+            self.watch.take_slots(1, known, mover);
+        }
+        self.watch.begin_move(mover[0], self.device, work.name())
+    }
+
+    /// A move has moved so many bytes, after as many as `at`.
+    pub(super) fn moved(&mut self, (queue, number): (u64, u32), work: &Work, at: u64, bytes: u64) {
+        let known = &self.queues.entry(queue).or_default().known;
+        let (to, from) = (work.target().0 + at, work.source().map(|from| from + at));
+        self.watch.moved(number, known, (from, to), bytes);
+    }
+
+    /// What comes after the move in the queue knows of it.
+    pub(super) fn end_move(&mut self, queue: u64, number: u32) {
+        let known = &mut self.queues.entry(queue).or_default().known;
+        self.watch.end_move(number, known);
     }
 
     pub(super) fn begin_launch(&mut self, queue: u64, kernel: &'static str) -> LaunchKnowledge {
@@ -61,17 +81,17 @@ impl Knowledge {
     ) -> (Rc<Watch>, u32) {
         let free = &mut self.queues.entry(queue).or_default().free;
         let from = launch.slots.len();
-        for _ in 0..lanes {
-            launch.slots.push(free.pop().unwrap_or_else(|| self.watch.new_slot()));
-        }
+        let own = free.len().min(lanes as usize);
+        launch.slots.extend(free.drain(free.len() - own..).rev());
+        self.watch.take_slots(lanes as usize - own, &launch.before, &mut launch.slots);
         let slots = &launch.slots[from..];
         let first = self.watch.begin_block(launch.launch, block, slots, &launch.before);
         (self.watch.clone(), first)
     }
 
-    pub(super) fn end_block(&self, launch: &mut LaunchKnowledge, lanes: Option<(u32, u32)>) {
-        if let Some((first, count)) = lanes {
-            self.watch.end_block(first, count, &mut launch.after);
+    pub(super) fn end_block(&self, launch: &mut LaunchKnowledge, block: &Block) {
+        if let Some((first, count)) = block.watched_lanes() {
+            self.watch.end_block(first, count, block.shared_object(), &mut launch.after);
         }
     }
 
@@ -80,6 +100,13 @@ impl Knowledge {
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
         of_queue.free.extend(launch.slots.into_iter().rev());
-        join(&mut self.all.borrow_mut(), &launch.after);
+        self.watch.host_learns(&launch.after);
+    }
+    /// The queue has done all that it had, and gets no more.
+    pub(super) fn closed(&mut self, queue: u64) {
+        if let Some(of_queue) = self.queues.remove(&queue) {
+            self.watch.give_slots(of_queue.free);
+            self.watch.give_slots(of_queue.mover);
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use mscclrs_device::arch::global_timer_ns;
 
 use crate::block::{Block, Failure, Ran};
-use crate::exact::{All, Watch};
+use crate::exact::Watch;
 use crate::inbox::{Came, Command, Inbox};
 use crate::report::WaitingReport;
 use crate::stack::Stacks;
@@ -107,14 +107,9 @@ impl Scheduler {
         }
     }
 
-    /// One whose accesses are watched; `all` is what all work that has ended knows.
-    pub(crate) fn watched(
-        config: DeviceConfig,
-        inbox: Arc<Inbox>,
-        watch: Rc<Watch>,
-        all: All,
-    ) -> Self {
-        let known = Some(Knowledge::new(config.ordinal, watch, all));
+    /// One whose accesses are watched.
+    pub(crate) fn watched(config: DeviceConfig, inbox: Arc<Inbox>, watch: Rc<Watch>) -> Self {
+        let known = Some(Knowledge::new(config.ordinal, watch));
         Scheduler { known, ..Scheduler::new(config, inbox) }
     }
 
@@ -128,20 +123,11 @@ impl Scheduler {
         self.inbox.sent()
     }
 
-    /// Takes what came in; true if anything did.
-    pub(crate) fn take(&mut self) -> bool {
-        // Told before what was sent: at worst it is looked for in vain.
-        let told = self.inbox.poll();
-        let came = self.inbox.came() > Came::Nothing;
-        if told || came {
-            self.receive();
-        }
-        told || came
-    }
-
-    /// Begins what can begin and moves bytes, of what was taken; true if it did anything.
-    pub(crate) fn prepare(&mut self) -> bool {
-        let prepared = self.advance || self.begin;
+    /// Begins what can begin, and moves bytes; true if it did anything.
+    pub(crate) fn proceed(&mut self) -> bool {
+        // What they wait for may have been passed.
+        self.advance |= self.queues.iter().any(Queue::may_go_on);
+        let proceeds = self.advance || self.begin;
         while self.advance || self.begin {
             if self.advance {
                 self.advance_queues();
@@ -150,7 +136,7 @@ impl Scheduler {
                 self.begin_blocks();
             }
         }
-        prepared
+        proceeds
     }
 
     /// Whether nothing is left and nobody can send more.
@@ -186,9 +172,7 @@ impl Scheduler {
     /// Runs until the device's owner is gone and all work is done.
     pub(crate) fn run(&mut self) {
         loop {
-            if self.inbox.poll() {
-                self.receive();
-            }
+            self.receive();
             if self.advance {
                 self.advance_queues();
             }
@@ -238,8 +222,14 @@ impl Scheduler {
         self.inbox.park(Some(if quiet < NAP_LONGER_NS { NAP } else { LONG_NAP }));
     }
 
-    fn receive(&mut self) {
-        for command in self.inbox.take() {
+    /// Takes what came; false if that was nothing, or no more than a wake-up.
+    pub(crate) fn receive(&mut self) -> bool {
+        if !self.inbox.poll() {
+            return false;
+        }
+        let commands = self.inbox.take();
+        let came = !commands.is_empty();
+        for command in commands {
             match command {
                 Command::Open(shared) => self.queues.push(Queue::new(shared)),
                 Command::Submit(id, item) => {
@@ -268,6 +258,7 @@ impl Scheduler {
             }
         }
         self.advance = true;
+        came
     }
 
     fn queue(&mut self, id: u64) -> Option<&mut Queue> {
@@ -301,7 +292,13 @@ impl Scheduler {
                 queues.iter().any(|queue| queue.shared.id == id && queue.completed < count)
             })
         });
-        self.queues.retain(|queue| !(queue.closed && queue.is_idle()));
+        self.queues.retain(|queue| {
+            let over = queue.closed && queue.is_idle();
+            if let (Some(known), true) = (&mut self.known, over) {
+                known.closed(queue.shared.id);
+            }
+            !over
+        });
     }
 
     /// Fills free places, one block a launch in turn, so that no queue takes them all.
@@ -368,7 +365,7 @@ impl Scheduler {
         let run = &mut self.runs[at];
         run.resident -= 1;
         if let (Some(all), Some(known)) = (&self.known, &mut run.known) {
-            all.end_block(known, block.watched_lanes());
+            all.end_block(known, &block);
         }
         if run.resident == 0 && run.next_block == run.launch.blocks {
             let run = self.runs.remove(at);
@@ -395,11 +392,20 @@ impl Scheduler {
             .into_iter()
             .partition::<Vec<_>, _>(|block| stopped.iter().any(|run| run.key == block.owner));
         self.blocks = kept;
+        let mut stopped = stopped;
         for block in blocks {
             self.residency.give(&block.place);
+            let of = stopped.iter_mut().find(|run| run.key == block.owner);
+            let known = of.and_then(|run| run.known.as_mut());
+            if let (Some(all), Some(known)) = (&self.known, known) {
+                all.end_block(known, &block);
+            }
             block.stop(&mut self.stacks);
         }
         for run in stopped {
+            if let (Some(all), Some(known)) = (&mut self.known, run.known) {
+                all.end_launch(run.queue, known);
+            }
             if let Some(queue) = self.queue(id) {
                 queue.launch_done(run.node);
             }

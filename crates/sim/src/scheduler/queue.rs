@@ -18,14 +18,23 @@ enum Current {
     Waiting(Arc<Point>),
 }
 
+/// A move of bytes.
+struct Move {
+    node: u32,
+    /// How far it is.
+    at: u64,
+    /// Its number where accesses are watched.
+    number: Option<u32>,
+}
+
 /// A graph that runs.
 struct Running {
     graph: Arc<Graph>,
     /// For each node, how many it still waits for.
     missing: Vec<u32>,
     ready: Vec<u32>,
-    /// Moves of bytes that are under way, and how far they are.
-    moves: Vec<(u32, u64)>,
+    /// Moves of bytes that are under way.
+    moves: Vec<Move>,
     launches: u32,
     left: usize,
 }
@@ -90,6 +99,11 @@ impl Queue {
 
     pub(super) fn waits_for_a_point(&self) -> bool {
         matches!(self.current, Some(Current::Waiting(_)))
+    }
+
+    /// Whether it waits for a point that has been passed.
+    pub(super) fn may_go_on(&self) -> bool {
+        matches!(&self.current, Some(Current::Waiting(point)) if point.is_passed())
     }
 
     /// A launch of the running graph has ended.
@@ -193,27 +207,33 @@ fn step(
                 let known = known.as_mut().map(|k| k.begin_launch(queue, launch.kernel.name));
                 begin(node, launch.clone(), known);
             }
-            _ => running.moves.push((node, 0)),
+            work => {
+                let number = known.as_mut().map(|known| known.begin_move(queue, work));
+                running.moves.push(Move { node, at: 0, number });
+            }
         }
         // A short move is over at once, and what follows it can begin in this turn.
-        move_bytes(running, known);
+        move_bytes(running, queue, known);
     }
-    move_bytes(running, known);
+    move_bytes(running, queue, known);
 }
 
-fn move_bytes(running: &mut Running, known: &mut Option<&mut Knowledge>) {
+fn move_bytes(running: &mut Running, queue: u64, known: &mut Option<&mut Knowledge>) {
     let mut index = 0;
     while index < running.moves.len() {
-        let (node, at) = running.moves[index];
+        let Move { node, at, number } = running.moves[index];
         let work = &running.graph.nodes[node as usize].work;
         let next = move_chunk(work, at);
-        if let Some(known) = known {
-            let (to, bytes) = work.target();
-            known.wrote(to + at, next.unwrap_or(bytes) - at);
+        if let (Some(known), Some(number)) = (known.as_mut(), number) {
+            let (_, bytes) = work.target();
+            known.moved((queue, number), work, at, next.unwrap_or(bytes) - at);
+            if next.is_none() {
+                known.end_move(queue, number);
+            }
         }
         match next {
             Some(next) => {
-                running.moves[index].1 = next;
+                running.moves[index].at = next;
                 index += 1;
             }
             None => {

@@ -4,12 +4,21 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod early_ends;
 mod exploration;
+mod fences;
 mod holds;
+mod host_memory;
+mod late_hosts;
 mod litmus;
 mod messages;
+mod moves;
 mod order;
+mod parts;
 mod planted;
+mod polls;
 mod seeds;
+mod shared;
+mod stops;
 mod waits;
 mod world;

@@ -19,7 +19,7 @@ kernel_args! {
 
 kernels! {
     module = MODULE;
-    // Ranks 0 and 1 have a flag each, in one 8-byte word, and send a word to rank 2.
+    // Ranks 0 and 1 have a flag each, side by side in 8 bytes, and send a word to rank 2.
     pub fn two_flags<>(args: OrderArgs) threads 32 for { "" = <> } {
         let (rank, memory) = (args.rank as u32, args.memory);
         let flags = memory.cast::<u32>();
@@ -28,11 +28,22 @@ kernels! {
             flags.at(rank).store_atomic(Release, Sys, 1);
             return Ok(());
         }
-        let both = |word: u64| word == 1 << 32 | 1;
-        mscclrs_device::poll(&args.guard, memory, 0, WaitKind::Semaphore, 0, both)?;
         for from in 0..2 {
+            while flags.at(from).load_atomic(Relaxed, Sys) == 0 {}
             flags.at(from).load_atomic(Acquire, Sys);
             memory.at(4 + from).store(memory.at(2 + from).load());
+        }
+        Ok(())
+    }
+
+    // As `two_flags`, and the third rank polls both flags as one word.
+    pub fn wide_poll<>(args: OrderArgs) threads 32 for { "" = <> } {
+        let (rank, memory) = (args.rank as u32, args.memory);
+        if rank < 2 {
+            memory.cast::<u32>().at(rank).store_atomic(Release, Sys, 1);
+        } else {
+            let both = |word: u64| word == 1 << 32 | 1;
+            mscclrs_device::poll(&args.guard, memory, 0, WaitKind::Semaphore, 0, both)?;
         }
         Ok(())
     }
@@ -99,6 +110,14 @@ fn flags_that_share_a_word_keep_their_own_order() {
             assert_eq!((finding.map(|finding| finding.to_string()), seen), (None, [40, 41]));
         }
     }
+}
+
+#[test]
+fn atomics_of_other_sizes_race_with_each_other() {
+    let run = |seed| run(Mode::new(Check::Checked, seed), &wide_poll, 3, 1).0;
+    let finding = (0..20).find_map(run).expect("a race");
+    assert_eq!(finding.kind, FindingKind::Race, "{finding}");
+    assert!(finding.missing.as_ref().unwrap().starts_with("accesses of one size"), "{finding}");
 }
 
 #[test]

@@ -76,6 +76,7 @@ litmus_tests! {
     coherence_of_reads = "Coherence of reads";
     coherence_of_writes = "Coherence of writes";
     coherence_of_a_write_and_a_read = "Coherence of a write and a read";
+    order_of_writes = "Order of writes";
     two_read_modify_writes = "Two read-modify-writes";
     release_sequences = "Release sequence";
 }

@@ -318,7 +318,10 @@ impl Candidate<'_> {
 
     fn is_made(&self) -> bool {
         let count = self.events.len();
-        let runs = Relation::of(count, |a, b| self.program_order(a, b) || self.from[b] == Some(a));
+        let runs = Relation::of(count, |a, b| {
+            let writes = self.events[a].writes() && self.events[b].writes();
+            self.program_order(a, b) || self.from[b] == Some(a) || (writes && self.later(a, b))
+        });
         // A read-modify-write is one event: a write between it and what it saw is a cycle here.
         !runs.has_cycle() && !self.of_a_location(|_, _| true).has_cycle()
     }

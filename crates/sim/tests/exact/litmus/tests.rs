@@ -82,6 +82,9 @@ pub(super) const TESTS: &[Litmus] = litmus! {
     "Coherence of writes" "plain" [[w(X, 1), w(X, 2)], [r(X), r(X)]] [2, 1];
     "Coherence of writes" "relaxed" [[wx(X, 1), wx(X, 2)], [rx(X), rx(X)]] [2, 1];
     "Coherence of a write and a read" "relaxed" [[wx(X, 1), rx(X)], [wx(X, 2)]] [0];
+    "Order of writes" "one before a message" [[wx(X, 2), wx(Y, 1)], [rx(Y), wx(X, 1), rx(X)]] [1, 2];
+    "Order of writes" "one before a message with release and acquire"
+        [[wx(X, 2), rel(Y, 1)], [acq(Y), wx(X, 1), rx(X)]] [1, 2];
     "Two read-modify-writes" "relaxed" [[add(X, Order::Relaxed)], [add(X, Order::Relaxed)]] [0, 0];
     "Release sequence" "a read-modify-write between"
         [[w(X, 1), rel(Y, 1)], [add(Y, Order::Relaxed)], [acq(Y), r(X)]] [1, 2, 0];

@@ -1,0 +1,112 @@
+//! Every algorithm: no order of lanes, and no lateness of what they write, makes a result wrong, and
+//! nothing of it is a race.
+
+use mscclrs_collectives::{AllGather, AllReduce, Shape, Tuning};
+use mscclrs_device::{DataType, ReduceOp};
+use mscclrs_gpu::simulation::{Check, Mode};
+use mscclrs_gpu::{Buffer, GraphExec, Stream};
+
+use crate::{Rank, new_seeds, simulate};
+
+/// Calls in a graph.
+const CALLS: u32 = 3;
+/// Seeds that are always the same, and new ones, of each algorithm and check.
+const FIXED: u64 = 6;
+const NEW: u64 = 2;
+
+fn given(round: u32, rank: u32, index: u64) -> u32 {
+    (round * 1_000_003).wrapping_add(rank * 65_537).wrapping_add(index as u32 * 7)
+}
+
+fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
+    numbers.flat_map(u32::to_le_bytes).collect()
+}
+
+fn write(rank: &Rank, to: &Buffer, round: u32, count: u64) {
+    let number = rank.communicator().rank();
+    rank.write(to, &bytes((0..count).map(|index| given(round, number, index))));
+}
+
+/// Both collectives, launched and replayed as a graph.
+fn run(rank: &Rank, ranks: u32, count: u64) -> Result<(), String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let (collectives, stream) = (&rank.collectives, &rank.stream);
+    let alloc = |elements: u64| collectives.alloc(4 * elements).unwrap();
+    let [input, sums, mine] = [(); 3].map(|()| alloc(count));
+    let all = alloc(count * u64::from(ranks));
+    let calls = |stream: &Stream| -> mscclrs_collectives::Result<()> {
+        let (from, to) = (input.buffer(), sums.buffer());
+        // Twice each: what one call leaves in scratch meets the next call of its kind.
+        for _ in 0..2 {
+            collectives.all_reduce(from, to, count, DataType::U32, ReduceOp::Sum, stream)?;
+        }
+        for _ in 0..2 {
+            let (from, to) = (mine.buffer(), all.buffer());
+            collectives.all_gather(from, to, count, DataType::U32, stream)?;
+        }
+        Ok(())
+    };
+    let graph: GraphExec = stream
+        .capture(|stream| (0..CALLS).try_for_each(|_| calls(stream)))
+        .map_err(|error| told(&error))?
+        .instantiate()
+        .map_err(|error| told(&error))?;
+    for round in 0..3 {
+        write(rank, input.buffer(), round, count);
+        write(rank, mine.buffer(), round + 10, count);
+        if round == 1 {
+            graph.launch(stream).map_err(|error| told(&error))?;
+        } else {
+            calls(stream).map_err(|error| told(&error))?;
+        }
+        rank.communicator().synchronize(stream).map_err(|error| told(&error))?;
+        let sum =
+            |index| (0..ranks).fold(0, |sum: u32, r| sum.wrapping_add(given(round, r, index)));
+        if rank.read(sums.buffer()) != bytes((0..count).map(sum)) {
+            return Err(format!("a wrong sum in round {round}"));
+        }
+        let gathered = (0..ranks).flat_map(|r| (0..count).map(move |i| given(round + 10, r, i)));
+        if rank.read(all.buffer()) != bytes(gathered) {
+            return Err(format!("wrong gathered data in round {round}"));
+        }
+        rank.finish()?;
+    }
+    Ok(())
+}
+
+fn check_all(check: Check) {
+    let fixed = std::env::var("MSCCLRS_TEST_SEEDS").map_or(FIXED, |seeds| seeds.parse().unwrap());
+    let new = new_seeds(NEW);
+    for (at, all_reduce) in AllReduce::ALL.into_iter().enumerate() {
+        let all_gather = AllGather::ALL[at % AllGather::ALL.len()];
+        for seed in (0..fixed).chain(new.clone()) {
+            let ranks = 2 + (seed % 3) as u32;
+            let shape = Shape { blocks: 1 + (seed % 2) as u32, threads: 32 << (seed % 2) };
+            // Numbers that nothing divides, for tails.
+            let count = [61, 257, 1009][(seed / 2 % 3) as usize];
+            let tuning = Tuning::only(all_reduce, all_gather, shape);
+            let mode = Mode::new(check, seed);
+            let what = format!(
+                "{all_reduce:?}, {all_gather:?}, {count} elements, {ranks} ranks, {shape:?}"
+            );
+            simulate(mode, &what, ranks, &tuning, |rank| run(rank, ranks, count));
+        }
+    }
+    if fixed > FIXED {
+        println!(
+            "{check:?}: seeds 0 to {} of each of {} algorithms",
+            fixed - 1,
+            AllReduce::ALL.len()
+        );
+    }
+}
+
+#[test]
+fn no_algorithm_has_a_race_or_reads_what_nobody_wrote() {
+    check_all(Check::Checked);
+}
+
+#[test]
+fn no_algorithm_leans_on_writes_that_are_seen_at_once() {
+    check_all(Check::Weak);
+}

@@ -1,0 +1,196 @@
+//! Copies, fills and uploads of queues: they touch memory as kernels do, and nothing but queues, events and
+//! the host orders them.
+//!
+//! A cell remembers the last move that read all of it and the last that wrote all of it. What a move writes
+//! in part, at its ends, is compared to what came before and not remembered.
+
+use std::num::NonZeroU32;
+
+use super::cells::{Cell, Stamp};
+use super::clock::{Known, set};
+use super::finding::{Finding, FindingKind};
+use super::memory::{Found, MemoryOwner};
+use super::mode::Check;
+use super::races::words;
+use super::watch::{State, Watch};
+
+/// A move of bytes by a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoveInfo {
+    pub(super) slot: u32,
+    pub(super) time: u32,
+    pub(super) device: u32,
+    pub(super) name: &'static str,
+}
+
+impl Watch {
+    /// A queue begins to move bytes, in a slot of its own; gives the move's number.
+    pub(crate) fn begin_move(&self, slot: u32, device: u32, name: &'static str) -> u32 {
+        let state = &mut *self.state.borrow_mut();
+        let next = &mut state.slots[slot as usize];
+        let time = (*next).max(1);
+        *next = time + 1;
+        state.moves.push(MoveInfo { slot, time, device, name });
+        state.moves.len() as u32
+    }
+
+    /// A move has read and written so many bytes.
+    pub(crate) fn moved(
+        &self,
+        number: u32,
+        known: &Known,
+        (from, to): (Option<u64>, u64),
+        bytes: u64,
+    ) {
+        let Some(number) = NonZeroU32::new(number).filter(|_| bytes > 0) else { return };
+        let state = &mut *self.state.borrow_mut();
+        state.refresh();
+        let read = from.and_then(|from| state.moved(number, known, (from, bytes), false));
+        let race = read.or(state.moved(number, known, (to, bytes), true));
+        if let Some(finding) = race {
+            self.found(state, finding);
+        }
+    }
+
+    /// What comes after a move knows of it.
+    pub(crate) fn end_move(&self, number: u32, known: &mut Known) {
+        let state = &mut *self.state.borrow_mut();
+        let MoveInfo { slot, time, .. } = state.moves[number as usize - 1];
+        set(known, slot, time);
+        set(&mut state.host, slot, time);
+    }
+}
+
+/// What a move does not go together with.
+enum Other {
+    Lane(Stamp),
+    Move(NonZeroU32),
+}
+
+impl State {
+    pub(super) fn move_info(&self, number: NonZeroU32) -> MoveInfo {
+        self.moves[number.get() as usize - 1]
+    }
+
+    fn moved(
+        &mut self,
+        number: NonZeroU32,
+        known: &Known,
+        (address, bytes): (u64, u64),
+        writes: bool,
+    ) -> Option<Finding> {
+        let Found::In { object, offset, owner } = self.view.find(address, bytes) else {
+            return None;
+        };
+        let compares = self.mode.check == Check::Checked && !self.spoilt;
+        let weak = self.mode.check == Check::Weak;
+        let mut other = None;
+        let mut at = offset & !7;
+        while at < offset + bytes {
+            let (from, to) = (offset.saturating_sub(at), (offset + bytes - at).min(8));
+            let mask = ((0xff_u16 << to) ^ (0xff_u16 << from)) as u8;
+            let moves = &self.moves;
+            let cell = self.cells.cell(object, at);
+            if compares && owner == MemoryOwner::Device && other.is_none() {
+                other = unordered(cell, known, moves, (number, mask, writes)).map(|o| (o, at));
+            }
+            cell.moved(number, mask, (writes, weak));
+            at += 8;
+        }
+        let (other, at) = other?;
+        Some(self.race_of_move(number, other, (object, at)))
+    }
+
+    fn race_of_move(
+        &mut self,
+        number: NonZeroU32,
+        other: Other,
+        (object, at): (u64, u64),
+    ) -> Finding {
+        let MoveInfo { device, name, .. } = self.move_info(number);
+        let place = self.cells.number(object);
+        let (with, site) = match other {
+            Other::Lane(stamp) => {
+                let text = words(stamp.op, stamp.order, stamp.scope);
+                let line = self.line_texts[stamp.line as usize].to_string();
+                ("a kernel's access".to_owned(), Some(self.site(stamp.who, line, text)))
+            }
+            Other::Move(before) => {
+                let MoveInfo { device, name, .. } = self.move_info(before);
+                (format!("a {name} of a queue of device {device}"), None)
+            }
+        };
+        let what = format!(
+            "a {name} of a queue of device {device} comes to memory after {with}, at byte {at:#x} of memory \
+             {place}, and nothing orders the two"
+        );
+        let steps = self.interleaving(&[], Some((place, at)));
+        let (kind, mode) = (FindingKind::Race, self.mode.clone());
+        Finding { kind, what, here: None, other: site, missing: Some(MISSING.into()), steps, mode }
+    }
+}
+
+/// What would order a move.
+pub(super) const MISSING: &str = "one queue for both, an event that one queue records and the other waits \
+                                  for, or a wait of the host between the two";
+
+fn unordered(
+    cell: &Cell,
+    known: &Known,
+    moves: &[MoveInfo],
+    (number, mask, writes): (NonZeroU32, u8, bool),
+) -> Option<Other> {
+    let knows = |slot: u32, time| known.get(slot as usize).is_some_and(|&known| time <= known);
+    let reads = if writes { cell.reads.as_slice() } else { &[] };
+    let stamp = |stamp: &&Stamp| stamp.mask & mask != 0 && !knows(stamp.slot, stamp.time);
+    if let Some(&stamp) = cell.writes.iter().chain(reads).find(stamp) {
+        return Some(Other::Lane(stamp));
+    }
+    let own = moves[number.get() as usize - 1].slot;
+    let moved = |&before: &NonZeroU32| {
+        let MoveInfo { slot, time, .. } = moves[before.get() as usize - 1];
+        // Moves of one queue have its order or are of branches of a graph.
+        slot != own && !knows(slot, time)
+    };
+    let read = cell.moved_from.filter(|_| writes);
+    cell.moved_to.filter(moved).or(read.filter(moved)).map(Other::Move)
+}
+
+impl Cell {
+    /// Nothing that was before counts any more where a move wrote.
+    fn moved(&mut self, number: NonZeroU32, mask: u8, (writes, weak): (bool, bool)) {
+        if !writes {
+            self.moved_from = Some(number).filter(|_| mask == 0xff).or(self.moved_from);
+            return;
+        }
+        self.written |= mask;
+        self.writes.retain(|stamp| stamp.mask & !mask != 0);
+        self.reads.retain(|stamp| stamp.mask & !mask != 0);
+        // Late loads see whole values.
+        self.values.retain_mut(|value| !weak && value.keep(!mask));
+        if mask == 0xff {
+            (self.moved_to, self.moved_from) = (Some(number), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::Cells;
+    use super::*;
+
+    #[test]
+    fn what_a_queue_writes_is_written_byte_for_byte() {
+        let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
+        let memory = super::super::TestMemory::new(32);
+        let mut slots = Vec::new();
+        watch.take_slots(1, &Known::default(), &mut slots);
+        let number = watch.begin_move(slots[0], 0, "fill");
+        watch.moved(number, &Known::default(), (None, memory.address() + 6), 11);
+        watch.moved(number, &Known::default(), (None, memory.address() + 25), 0);
+        let state = &mut *watch.state.borrow_mut();
+        let Found::In { object, .. } = state.view.find(memory.address(), 8) else { panic!() };
+        let written = [0, 8, 16, 24].map(|at| Cells::cell(&mut state.cells, object, at).written);
+        assert_eq!(written, [0b1100_0000, 0xff, 0b0000_0001, 0]);
+    }
+}

@@ -1,0 +1,300 @@
+//! What a lane knows of what others did: releases, acquires and fences, and the patterns of them.
+//!
+//! A release store and an acquire load that sees it order what came before the one before what comes after
+//! the other. Between the two may be read-modify-writes, later stores of the same lane to the word, and
+//! earlier loads of the same lane of it. So do fences with relaxed atomics. A relaxed load alone orders
+//! nothing.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use mscclrs_device::arch::host::Access;
+use mscclrs_device::{OrderKind, ScopeKind};
+
+use super::cells::{Release, Stamp, Value};
+use super::clock::join;
+use super::memory::MemoryOwner;
+use super::mode::Check;
+use super::races::{At, is_atomic, narrower, parts, words};
+use super::watch::{Miss, OfWord, State, Who};
+
+/// Atomic loads that a lane remembers to have ordered nothing.
+const MISSES: usize = 8;
+/// Words of which a lane remembers what it released last, and what it saw last.
+const WORDS: usize = 16;
+
+fn acquires(order: OrderKind) -> bool {
+    matches!(order, OrderKind::Acquire | OrderKind::AcqRel)
+}
+
+fn releases(order: OrderKind) -> bool {
+    matches!(order, OrderKind::Release | OrderKind::AcqRel)
+}
+
+impl State {
+    pub(super) fn fence(&mut self, who: u32, scope: ScopeKind) {
+        if self.mode.check == Check::Ordered {
+            return;
+        }
+        let own = self.who(who);
+        let lane = &mut self.lanes[who as usize];
+        let pending = std::mem::take(&mut lane.pending);
+        let seen = std::mem::take(&mut lane.seen);
+        // A later fence of a wider scope may still reach who released it.
+        let wider = |load_scope| scope != load_scope && narrower(scope, load_scope) == scope;
+        for (release, load_scope) in pending {
+            if self.includes(narrower(scope, load_scope), own, release.who) {
+                self.lanes[who as usize].clock.acquire(&release.known);
+            } else if wider(load_scope) {
+                self.lanes[who as usize].pending.push((release, load_scope));
+            }
+        }
+        let is_left = |word: &OfWord| {
+            let held = narrower(scope, word.load_scope);
+            !self.includes(held, own, word.release.who) && wider(word.load_scope)
+        };
+        let seen = seen.into_iter().filter(is_left).collect();
+        let lane = &mut self.lanes[who as usize];
+        lane.seen = seen;
+        let known = lane.clock.release();
+        lane.fences[..=width(scope)].fill(Some(known));
+    }
+
+    /// What a store makes known to who acquires it.
+    pub(super) fn release(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
+        if !is_atomic(access.op) {
+            return None;
+        }
+        let lane = &mut self.lanes[who as usize];
+        let (who, place, scope) = (lane.who, (at.object, at.offset), access.scope);
+        if releases(access.order) {
+            let release = Release { known: lane.clock.release(), scope, who, also: None };
+            lane.released.retain(|(before, _)| *before != place);
+            lane.released.truncate(WORDS - 1);
+            lane.released.push_front((place, release.clone()));
+            return Some(release);
+        }
+        // The last of at least the store's scope, and each later one that is narrower.
+        let mut fence: Option<Release> = None;
+        for (known, scope) in lane.fences.iter().zip(SCOPES).take(width(scope) + 1).rev() {
+            let Some(known) = known.clone() else { continue };
+            let old = fence.as_ref().is_some_and(|wider| Rc::ptr_eq(&wider.known, &known));
+            if !old {
+                fence = chain(fence, Some(Release { known, scope, who, also: None }));
+            }
+        }
+        // A release of a word goes on in the lane's later stores to it.
+        let before = lane.released.iter().find(|(before, _)| *before == place);
+        let before = before.map(|(_, release)| Release {
+            scope: narrower(release.scope, scope),
+            ..release.clone()
+        });
+        chain(before, fence)
+    }
+
+    /// What was released before a read-modify-write and goes on in what it writes.
+    pub(super) fn handed_on(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
+        let (cell, mask) = parts(at.offset, access.size).next()?;
+        let earlier = self.latest_release(at.object, cell, mask)?;
+        let who = self.who(who);
+        let reaching = earlier.all().filter(|release| self.reaches(release, access, who));
+        reaching
+            .cloned()
+            .map(|release| Release { also: None, ..release })
+            .fold(None, |a, b| chain(a, Some(b)))
+    }
+
+    /// Whether the scopes of a release and of a load hold each other's lanes.
+    fn reaches(&self, release: &Release, access: &Access, who: Who) -> bool {
+        self.includes(release.scope, release.who, who)
+            && self.includes(access.scope, who, release.who)
+    }
+
+    /// What an atomic load learns from the newest value.
+    pub(super) fn synchronize(&mut self, who: u32, access: &Access, at: At) {
+        if self.mode.check == Check::Ordered {
+            return;
+        }
+        for (cell, mask) in parts(at.offset, access.size) {
+            if at.owner == MemoryOwner::Host
+                && let Some(release) = self.release_of_host(access, at, cell)
+            {
+                self.learn_release(who, access, (at.object, cell, mask), &release);
+                continue;
+            }
+            let value = self.cells.cell(at.object, cell).values.last();
+            let write = value.and_then(|value| value.write(mask));
+            let write = write.map(|(by, release)| (by, release.clone()));
+            self.learn(who, access, (at.object, cell, mask), write);
+        }
+    }
+
+    /// What the host's write of 8 bytes makes known, if they are not what a kernel wrote. The host may
+    /// have done anything before: it brings all that the host may have known when it was first seen.
+    fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Release> {
+        // SAFETY: it lies in the same aligned 8 bytes as the access.
+        let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
+        let known = &self.host;
+        let values = &mut self.cells.cell(at.object, cell).values;
+        if values.last().is_none_or(|value| value.bits != bits) {
+            let (scope, who) = (ScopeKind::Sys, Who::HOST);
+            let release = Some(Release { known: known.clone(), scope, who, also: None });
+            values.clear();
+            values.push(Value { bits, by: None, release, beside: None, seen: Vec::new() });
+        }
+        let value = values.last().filter(|value| value.by.is_none());
+        value.and_then(|value| value.release.clone())
+    }
+
+    /// What an atomic load learns from a value.
+    pub(super) fn learn(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, at, mask): (u64, u64, u8),
+        write: Option<(Stamp, Option<Release>)>,
+    ) {
+        let word = (object, at + u64::from(mask.trailing_zeros()));
+        if acquires(access.order) {
+            self.learn_seen(who, access, word);
+        }
+        let Some((by, release)) = write else { return };
+        let own = self.who(who);
+        if by.who == own || !by.is_atomic() {
+            return;
+        }
+        let mut reaches = false;
+        for release in release.iter().flat_map(Release::all) {
+            if !self.reaches(release, access, own) {
+                continue;
+            }
+            reaches = true;
+            self.learn_release(who, access, (object, at, mask), release);
+        }
+        if (reaches && acquires(access.order))
+            || self.mode.check != Check::Checked
+            || self.lanes[who as usize]
+                .misses
+                .iter()
+                .any(|miss| (miss.slot, miss.time) == (by.slot, by.time))
+        {
+            return;
+        }
+        let (load, store) = (access.from, self.line_texts[by.line as usize]);
+        let scopes_meet =
+            self.includes(by.scope, by.who, own) && self.includes(access.scope, own, by.who);
+        let (missing, so) = match () {
+            () if reaches => ("an acquire", ", but orders nothing"),
+            () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),
+            () => ("a scope that holds both lanes", ""),
+        };
+        let why = format!(
+            "{missing}: the {} at {load} saw the {} at {store}{so}",
+            words(access.op, access.order, access.scope),
+            words(by.op, by.order, by.scope)
+        );
+        let misses = &mut self.lanes[who as usize].misses;
+        if misses.len() == MISSES {
+            misses.pop_front();
+        }
+        misses.push_back(Miss { slot: by.slot, time: by.time, why });
+    }
+
+    /// What an atomic load learns from a release that it has in its scope.
+    fn learn_release(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, at, mask): (u64, u64, u8),
+        release: &Release,
+    ) {
+        let place = (object, at + u64::from(mask.trailing_zeros()));
+        let (lane, load_scope) = (&mut self.lanes[who as usize], access.scope);
+        if acquires(access.order) {
+            lane.clock.acquire(&release.known);
+            return;
+        }
+        let same = |(before, scope): &&mut (Release, ScopeKind)| {
+            (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
+        };
+        match lane.pending.iter_mut().find(same) {
+            Some((before, _)) => join(&mut before.known, &release.known),
+            None => lane.pending.push((release.clone(), load_scope)),
+        }
+        remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
+    }
+
+    /// An acquire of a word learns what the lane's relaxed loads of it saw.
+    fn learn_seen(&mut self, who: u32, access: &Access, place: (u64, u64)) {
+        let lane = &mut self.lanes[who as usize];
+        if !lane.seen.iter().any(|seen| seen.place == place) {
+            return;
+        }
+        let seen = std::mem::take(&mut lane.seen);
+        let (here, elsewhere) = seen.into_iter().partition(|seen| seen.place == place);
+        lane.seen = elsewhere;
+        let here: VecDeque<OfWord> = here;
+        for OfWord { release, load_scope, .. } in here {
+            if self.includes(narrower(access.scope, load_scope), self.who(who), release.who) {
+                self.lanes[who as usize].clock.acquire(&release.known);
+            }
+        }
+    }
+}
+
+/// From the narrowest on.
+const SCOPES: [ScopeKind; 3] = [ScopeKind::Cta, ScopeKind::Gpu, ScopeKind::Sys];
+
+/// Where a scope is among them.
+fn width(scope: ScopeKind) -> usize {
+    scope as usize
+}
+
+/// Both: those of one scope are one.
+pub(super) fn chain(earlier: Option<Release>, own: Option<Release>) -> Option<Release> {
+    let (earlier, mut own) = match (earlier, own) {
+        (Some(earlier), Some(own)) => (earlier, own),
+        (earlier, own) => return own.or(earlier),
+    };
+    let mut next = Some(Box::new(earlier));
+    while let Some(mut release) = next {
+        next = release.also.take();
+        own.add(release);
+    }
+    Some(own)
+}
+
+/// What was seen of a few words stays.
+fn remember(words: &mut VecDeque<OfWord>, new: OfWord) {
+    let same = |old: &&mut OfWord| {
+        (old.place, old.load_scope) == (new.place, new.load_scope)
+            && (old.release.who, old.release.scope) == (new.release.who, new.release.scope)
+    };
+    match words.iter_mut().find(same) {
+        Some(old) => join(&mut old.release.known, &new.release.known),
+        None => {
+            if words.len() == WORDS {
+                words.pop_front();
+            }
+            words.push_back(new);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_one_scope_are_one_and_those_of_others_stay() {
+        let release = |scope, slot: usize| {
+            let mut known = vec![0; 3];
+            known[slot] = 1;
+            Some(Release { known: known.into(), scope, who: Who::default(), also: None })
+        };
+        let (gpu, sys) = (ScopeKind::Gpu, ScopeKind::Sys);
+        let all = chain(chain(release(sys, 0), release(gpu, 1)), release(sys, 2)).unwrap();
+        let parts: Vec<_> = all.all().map(|part| (part.scope, part.known.to_vec())).collect();
+        assert_eq!(parts, [(sys, vec![1, 0, 1]), (gpu, vec![0, 1, 0])]);
+    }
+}

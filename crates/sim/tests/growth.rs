@@ -1,0 +1,84 @@
+//! A world that runs for long holds no more memory than one that has run for a while.
+
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{LIMIT, MODULE};
+use mscclrs_device::arch::{shared_load, shared_store};
+use mscclrs_device::{
+    Global, Gpu, Relaxed, Release, block_idx, block_sync, kernel_args, kernels, thread_idx,
+};
+use mscclrs_sim::{Check, DeviceConfig, Graph, Mode, TestMemory, Work, World};
+
+/// Launches of a round, and rounds before and after which memory is looked at.
+const LAUNCHES: u32 = 20;
+const WARM: u32 = 20;
+const ROUNDS: u32 = 60;
+const SHAPE: (u32, u32, u32) = (2, 64, 1024);
+/// Bytes that all rounds may add: some a block of each launch, and what the allocator does.
+const MOST: u64 = 4 << 20;
+
+kernel_args! {
+    pub struct GrowthArgs {
+        pub memory: Global<u64>,
+    }
+}
+
+kernels! {
+    module = MODULE;
+    pub fn busy<>(args: GrowthArgs) threads 64 for { "" = <> } {
+        let lane = thread_idx();
+        let own = args.memory.at(64 * block_idx() + lane);
+        shared_store(4 * lane, own.load() as u32);
+        block_sync();
+        own.store(u64::from(shared_load(4 * (lane ^ 1))) + 1);
+        if lane == 0 {
+            args.memory.at(128 + block_idx()).store_atomic(Release, Gpu, 1);
+            args.memory.at(130).fetch_add(Relaxed, Gpu, 1);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that this process has in memory.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Some launches on two streams of their own, in memory of their own.
+fn round(world: &World, device: &std::sync::Arc<mscclrs_sim::Device>) {
+    for _stream in 0..2 {
+        let memory = TestMemory::new(8 * 131);
+        let args = GrowthArgs { memory: Global::from_address(memory.address()) };
+        let queue = device.create_queue();
+        let fill = Work::Fill { to: memory.address(), byte: 0, bytes: 8 * 131 };
+        // SAFETY: the memory outlives the work, which is waited for below.
+        queue.run(std::sync::Arc::new(unsafe { Graph::single(fill) }));
+        for _launch in 0..LAUNCHES {
+            common::launch(&queue, &busy, SHAPE, &args);
+        }
+        assert_eq!(queue.synchronize(LIMIT), Ok(true));
+    }
+    assert_eq!(world.finding().map(|finding| finding.to_string()), None);
+}
+
+#[test]
+fn a_world_does_not_grow_by_what_it_ran() {
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        let world = World::start(Mode::new(check, 1), false).unwrap();
+        let device = world.device(DeviceConfig::default());
+        (0..WARM).for_each(|_| round(&world, &device));
+        let before = resident();
+        (0..ROUNDS).for_each(|_| round(&world, &device));
+        let grown = resident().saturating_sub(before);
+        println!("{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
+        assert!(grown < MOST, "{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
+    }
+}
