@@ -84,10 +84,11 @@ table! {
     SIM = "MSCCLRS_SIM", None,
         Kind::Text(
             "ordered, checked or weak, then, with commas between, seed=NUMBER and schedule=random, \
-             slowest-last, one-far or round-robin"
+             slowest-last, one-far, round-robin, departures:none or \
+             departures:DECISION=ALTERNATIVE+..."
         ), "none",
         "Runs the CPU devices of this process, whose ranks are threads, in an order that follows from \
-         the seed, and looks for faults of kernels.";
+         the seed or the departures, and looks for faults of kernels.";
     SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
         Kind::Path, "none",
         "With MSCCLRS_SIM: a file that gets every access in its order, for Perfetto.";

@@ -1,20 +1,26 @@
 //! CPU devices whose kernels run in an order that can be had again, and are looked at for faults.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
-pub use mscclrs_sim::{Check, Finding, FindingKind, Mode, ModeError, Schedule, Site};
+pub use mscclrs_sim::{
+    Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
+    Mode, ModeError, Outcome, Ran, Schedule, Site,
+};
 use mscclrs_sim::{DeviceConfig, Hold, World};
 
 use crate::cpu::{self, CpuDevice};
 use crate::{CpuConfig, Device, Error, Result};
 
 /// Devices of one process, for ranks that are its threads. One thread runs all their kernels: which lane
-/// is next, for how many accesses, and in weak mode what each load sees follows from the mode's seed.
+/// is next, for how many accesses, and in weak mode what each load sees follows from the mode's seed or
+/// departures.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work is taken when no lane can go on, and what comes within two milliseconds is begun together,
-/// in the order of the devices. How long all lanes wait changes nothing. To be certain,
+/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once all threads of
+/// the process sleep, or when nothing has come for two milliseconds (twenty while a thread is awake that is
+/// younger than the simulation, or made it). How long all lanes wait changes nothing. To be certain,
 /// [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
@@ -50,7 +56,7 @@ impl Simulation {
     }
 
     /// Its mode.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> &Mode {
         self.world.mode()
     }
 
@@ -77,6 +83,12 @@ impl Simulation {
         self.world.finding()
     }
 
+    /// The decisions that the run met, where its schedule is one of departures; at most a million.
+    /// Blocks while lanes run.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.world.decisions()
+    }
+
     /// How many accesses kernels made, and a number that stands for all of them and their order: two runs
     /// with equal ones were the same. Blocks while lanes run.
     pub fn trace_sum(&self) -> (u64, u64) {
@@ -94,4 +106,66 @@ impl Simulation {
     pub fn timeline(&self) -> Option<String> {
         self.world.timeline().filter(|_| self.timeline)
     }
+}
+
+/// Runs a program once, on devices of a simulation of its own.
+///
+/// The program takes the simulation's devices, launches kernels and waits for them, on threads of its own
+/// if it has several ranks, and leaves nothing behind: every run begins as the first one did. Its error is
+/// what it finds wrong itself, a result for one. An error of this function is that a simulation could not
+/// be started.
+pub fn run_once<E: fmt::Display>(
+    mode: &Mode,
+    config: &CpuConfig,
+    program: impl FnOnce(&Simulation) -> std::result::Result<(), E>,
+) -> Result<Ran> {
+    let simulation = Simulation::with_config(mode.clone(), config.clone(), false)?;
+    let wrong = program(&simulation).err().map(|error| error.to_string());
+    Ok(Ran { decisions: simulation.decisions(), finding: simulation.finding(), wrong })
+}
+
+/// Runs a small program in every order that few departures make, with fewer first, until a run is not
+/// right, all are made, or as many as are allowed.
+///
+/// A run is a row of decisions: which lane goes on where several are about to make an access by which
+/// others may synchronise, and in weak mode which of several values a load sees. By default a lane goes on
+/// until it waits or ends, then the next one does, and loads see the newest value; a departure is a
+/// decision of another kind. Orders that differ only in accesses that have nothing to do with each other
+/// are one. So what is found first is a fault with the fewest departures, and its mode, in `MSCCLRS_SIM` or
+/// in [`run_once`], is that run.
+///
+/// The program is as in [`run_once`]; that it does not repeat is an error.
+///
+/// ```
+/// use mscclrs_gpu::CpuConfig;
+/// use mscclrs_gpu::simulation::{Check, Exploration, explore};
+///
+/// let exploration = Exploration { check: Check::Checked, departures: 2, runs: 20_000 };
+/// let outcome = explore(&exploration, &CpuConfig::default(), |simulation| {
+///     let device = simulation.device(0)?;
+///     // Launch kernels on the ranks' streams, wait for them, and look at what they wrote.
+///     device.create_stream()?.synchronize()
+/// })?;
+/// assert_eq!(outcome.found, None);
+/// assert!(outcome.exhausted);
+/// # Ok::<(), mscclrs_gpu::simulation::ExploreError<mscclrs_gpu::Error>>(())
+/// ```
+pub fn explore<E: fmt::Display>(
+    exploration: &Exploration,
+    config: &CpuConfig,
+    mut program: impl FnMut(&Simulation) -> std::result::Result<(), E>,
+) -> std::result::Result<Outcome, ExploreError<Error>> {
+    mscclrs_sim::explore(exploration, |mode| run_once(&mode, config, &mut program))
+}
+
+/// Looks for a run with the same kind of fault and the fewest departures, for a fault that was found with
+/// a seed; gives the one from before if there is none within the exploration. What the exploration is to
+/// check is left out of account: it is what was checked before.
+pub fn shorten<E: fmt::Display>(
+    found: Found,
+    exploration: &Exploration,
+    config: &CpuConfig,
+    mut program: impl FnMut(&Simulation) -> std::result::Result<(), E>,
+) -> std::result::Result<Found, ExploreError<Error>> {
+    mscclrs_sim::shorten(found, exploration, |mode| run_once(&mode, config, &mut program))
 }

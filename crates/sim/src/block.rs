@@ -78,6 +78,8 @@ pub(crate) struct BlockState {
     pub(crate) watch: Option<(Rc<Watch>, u32)>,
     /// Set by whatever is more than a fruitless look.
     pub(crate) progress: Cell<bool>,
+    /// Whether any of its lanes has run.
+    begun: Cell<bool>,
 }
 
 impl BlockState {
@@ -383,6 +385,7 @@ impl Block {
                 | watch.as_ref().map_or(0, |_| SHARED.fetch_add(1, Ordering::Relaxed)),
             watch,
             progress: Cell::new(true),
+            begun: Cell::new(false),
         });
         let fibers = std::iter::repeat_with(|| None).take(threads as usize).collect();
         Block { fibers, state, launch, index, owner, place }
@@ -435,6 +438,17 @@ impl Block {
         self.state.ready.borrow().len()
     }
 
+    /// Whether any of its lanes has run.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.state.begun.get()
+    }
+
+    /// The lanes that are ready, in the order in which they became so.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        let ready: Vec<u32> = self.state.ready.borrow().iter().copied().collect();
+        ready.into_iter().map(|lane| (lane, &self.state.lanes[lane as usize]))
+    }
+
     /// Which lane is the `nth` of those that are ready.
     pub(crate) fn ready_lane(&self, nth: usize) -> Option<u32> {
         self.state.ready.borrow().get(nth).copied()
@@ -459,6 +473,7 @@ impl Block {
     }
 
     fn run_lane(&mut self, index: u32, stacks: &mut Stacks) -> Result<(), Failure> {
+        self.state.begun.set(true);
         let lane: *const Lane = &self.state.lanes[index as usize];
         let place = &mut self.fibers[index as usize];
         let fiber = match place {

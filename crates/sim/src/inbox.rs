@@ -32,6 +32,14 @@ pub(crate) enum Command {
     Shutdown,
 }
 
+/// What came to an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Came {
+    Nothing,
+    NoWork,
+    Work,
+}
+
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) process: Process,
@@ -78,6 +86,21 @@ impl Inbox {
     /// Whether something came since the last call.
     pub(crate) fn poll(&self) -> bool {
         self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::Acquire)
+    }
+
+    /// How many commands came that have not been taken.
+    pub(crate) fn sent(&self) -> usize {
+        self.commands().len()
+    }
+
+    /// Whether anything came that has not been taken, and whether any of it is work.
+    pub(crate) fn came(&self) -> Came {
+        let commands = self.commands();
+        match () {
+            () if commands.is_empty() => Came::Nothing,
+            () if commands.iter().any(|c| matches!(c, Command::Submit(..))) => Came::Work,
+            () => Came::NoWork,
+        }
     }
 
     /// The scheduler sleeps until something comes, at most `limit`.

@@ -46,6 +46,8 @@ pub(crate) struct Lane {
     pub(crate) fruitless: Cell<(usize, u64)>,
     /// Whether its code ended since a wait ended early.
     pub(crate) ended_early: Cell<bool>,
+    /// Whether it is about to make an access that others can take part in synchronising by.
+    pub(crate) parked: Cell<bool>,
 }
 
 impl Lane {
@@ -59,6 +61,7 @@ impl Lane {
             look: Cell::new(false),
             fruitless: Cell::new((0, 0)),
             ended_early: Cell::new(false),
+            parked: Cell::new(false),
         }
     }
 
@@ -80,6 +83,27 @@ impl Lane {
     fn watch(&self) -> Option<(&Watch, u32)> {
         let (watch, first) = self.block().watch.as_ref()?;
         Some((watch, first + self.coords.thread))
+    }
+
+    /// Before an access: where it is a decision who makes his next, the scheduler decides. A lane that
+    /// only a timer woke looks at what it waits for and decides nothing.
+    fn park(&self, watch: &Watch, access: &Access) {
+        if !watch.decides_before(access.op) || self.looks() {
+            return;
+        }
+        self.parked.set(true);
+        self.block().get_ready(self.coords.thread);
+        self.suspend(Waiting::No);
+        self.parked.set(false);
+        // Something was found: the scheduler ends this fiber.
+        while watch.has_failed() {
+            self.suspend(Waiting::No);
+        }
+    }
+
+    /// Whether only a timer woke it, and it has done nothing since.
+    pub(crate) fn looks(&self) -> bool {
+        self.fruitless.get() != (0, 0)
     }
 
     /// After an access: others may get their turn.
@@ -161,7 +185,8 @@ impl Engine for Lane {
             // SAFETY: the launch's promise: the kernel may read there.
             return unsafe { read_raw(access.address, access.size) };
         };
-        let bits = watch.load(who, access);
+        self.park(watch, &access);
+        let bits = watch.load(who, access, self.looks());
         self.make_room(watch);
         bits
     }
@@ -171,6 +196,8 @@ impl Engine for Lane {
             // SAFETY: the launch's promise: the kernel may write there.
             return unsafe { write_raw(access.address, access.size, bits) };
         };
+        self.park(watch, &access);
+        self.fruitless.set((0, 0));
         watch.store(who, access, bits);
         self.block().progress.set(true);
         self.make_room(watch);
@@ -181,6 +208,8 @@ impl Engine for Lane {
             // SAFETY: the launch's promise: the kernel may read and write there.
             return unsafe { modify_raw(access.address, access.size, change) };
         };
+        self.park(watch, &access);
+        self.fruitless.set((0, 0));
         let before = watch.modify(who, access, change);
         self.block().progress.set(true);
         self.make_room(watch);

@@ -25,8 +25,9 @@ mod work;
 pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_reports};
 pub use error::{LaunchError, Stopped};
 pub use exact::{
-    Check, Finding, FindingKind, Hold, MappedMemory, MemoryOwner, Mode, ModeError, OnTimeline,
-    Schedule, Site, TestMemory, World,
+    Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
+    Hold, MappedMemory, MemoryOwner, Mode, ModeError, OnTimeline, Outcome, Ran, Schedule, Site,
+    TestMemory, World, explore, shorten,
 };
 pub use point::Point;
 pub use reaper::release_later;

@@ -203,7 +203,7 @@ fn run_all(check: Check, seed: u64) -> BTreeSet<&'static str> {
             let shape = Shape { blocks: 1 + (seed % 2) as u32, threads: 32 };
             let tuning = Tuning::only(all_reduce, all_gather, shape);
             let what = format!("{all_reduce:?}, {all_gather:?}, {ranks} ranks, {shape:?}");
-            ran.append(&mut simulate(mode, &what, ranks, &tuning, collect));
+            ran.append(&mut simulate(mode.clone(), &what, ranks, &tuning, collect));
         }
     }
     let any = Tuning::only(AllReduce::Mesh, AllGather::Mesh, Shape { blocks: 1, threads: 32 });

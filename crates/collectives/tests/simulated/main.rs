@@ -6,6 +6,7 @@
 
 mod algorithms;
 mod kernels;
+mod orders;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -48,20 +49,20 @@ impl Rank {
     }
 }
 
-/// Runs ranks as threads, and panics if anything is found or wrong. Gives the names of the kernels that
-/// ran.
-fn simulate(
-    mode: Mode,
-    what: &str,
+fn config() -> CpuConfig {
+    CpuConfig { threads: 256, ..CpuConfig::default() }
+}
+
+/// Runs ranks as threads; what each came to.
+fn run_ranks(
+    simulation: &Simulation,
     ranks: u32,
     tuning: &Tuning,
     run: impl Fn(&Rank) -> Result<(), String> + Sync,
-) -> BTreeSet<&'static str> {
-    let config = CpuConfig { threads: 256, ..CpuConfig::default() };
-    let simulation = Simulation::with_config(mode, config, false).unwrap();
-    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+) -> Vec<Result<(), String>> {
+    std::thread::scope(|scope| {
         let start = |(rank, bootstrap): (u32, LocalBootstrap)| {
-            let (simulation, run) = (&simulation, &run);
+            let run = &run;
             scope.spawn(move || {
                 let device = simulation.device(rank).unwrap();
                 let stream = device.create_stream().unwrap();
@@ -73,7 +74,20 @@ fn simulate(
         };
         let ranks: Vec<_> = (0..).zip(LocalBootstrap::create(ranks, LIMIT)).map(start).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
+    })
+}
+
+/// Runs ranks as threads, and panics if anything is found or wrong. Gives the names of the kernels that
+/// ran.
+fn simulate(
+    mode: Mode,
+    what: &str,
+    ranks: u32,
+    tuning: &Tuning,
+    run: impl Fn(&Rank) -> Result<(), String> + Sync,
+) -> BTreeSet<&'static str> {
+    let simulation = Simulation::with_config(mode.clone(), config(), false).unwrap();
+    let results = run_ranks(&simulation, ranks, tuning, run);
     if let Some(finding) = simulation.finding() {
         panic!("{what}, MSCCLRS_SIM={mode}\n{finding}");
     }

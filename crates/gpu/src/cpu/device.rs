@@ -58,9 +58,9 @@ impl CpuDevice {
             shared_bytes: SHARED_BYTES,
             deadlock: config.deadlock,
         };
-        let engine = match config.simulation {
+        let engine = match &config.simulation {
             None => mscclrs_sim::Device::start(of_engine),
-            Some(mode) => World::of_process(mode, config.trace.as_deref().map(on_timeline))
+            Some(mode) => World::of_process(mode.clone(), config.trace.as_deref().map(on_timeline))
                 .map(|world| world.device(of_engine)),
         };
         let engine = engine.map_err(|source| Error::System { call: "pthread_create", source })?;

@@ -90,7 +90,8 @@ pub struct Finding {
     pub other: Option<Site>,
     /// What would order them, where that is known.
     pub missing: Option<String>,
-    /// What led to it: the last steps that have to do with it, in their order.
+    /// What led to it: what everybody waits for in a deadlock, then who ran when, of the lanes that have to
+    /// do with it; some 20 lines at most beside what is waited for.
     pub steps: Vec<String>,
     /// How it is had again.
     pub mode: Mode,
@@ -109,7 +110,7 @@ impl fmt::Display for Finding {
             write!(f, "\n  missing: {missing}")?;
         }
         if !self.steps.is_empty() {
-            write!(f, "\n  steps that led here, the last one last:")?;
+            write!(f, "\n  how it came to this, in order:")?;
             for step in &self.steps {
                 write!(f, "\n    {step}")?;
             }

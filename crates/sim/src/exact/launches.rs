@@ -22,6 +22,10 @@ impl Watch {
             let time = state.slots[slot as usize] + 1;
             let (who, clock) = (Who { block, lane }, Clock::new(slot, time, known.clone()));
             state.lanes[(first + lane) as usize] = LaneState { who, clock, ..Default::default() };
+            let LaunchInfo { kernel, device } = state.launches[launch as usize];
+            if let Some(decisions) = &mut state.decisions {
+                decisions.begin_lane(first + lane, (kernel, device), (launch, index, lane));
+            }
         }
         first
     }

@@ -1,14 +1,21 @@
 //! Runs that can be had again, and that look for faults: the exact engine.
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
-//! mode what each load sees follows from its seed. `watch` is what lanes go through at each access, and
+//! mode what each load sees follows from its seed, or from a list of departures from the default.
+//! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
 //! `launches` where they begin and end; `races` compares accesses and `moves` those of queues; `orders` sees
 //! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
-//! `memory` have what memory there is; `world` chooses who runs.
+//! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, and `decisions`
+//! has what of that was to be decided.
 
 mod cells;
 mod clock;
+mod decisions;
+mod departures;
+mod explore;
 mod finding;
+mod hosts;
+mod interleaving;
 mod launches;
 mod memory;
 mod mode;
@@ -18,11 +25,15 @@ mod races;
 mod random;
 mod test_memory;
 mod trace;
+mod turns;
 mod values;
 mod watch;
 mod world;
 
 pub(crate) use clock::{Known, join};
+pub use decisions::Decision;
+pub use departures::{Departure, Departures};
+pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
 pub use finding::{Finding, FindingKind, Site};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};

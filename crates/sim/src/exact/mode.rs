@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::departures::Departures;
 use super::random::Random;
 
 /// In which order lanes run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Schedule {
+    /// A lane runs until it has to wait, then the next one, and loads see the newest value: the default
+    /// at every decision but those of this list. It names one run; seeds have no part in it.
+    Departures(Departures),
     /// Lanes in turn, a few accesses each.
     RoundRobin,
     /// Any lane, for any number of accesses.
@@ -19,13 +23,14 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// All of them.
+    /// All that a seed chooses among.
     pub const ALL: [Schedule; 4] =
         [Schedule::Random, Schedule::SlowestLast, Schedule::OneFar, Schedule::RoundRobin];
 
-    /// Its name in `MSCCLRS_SIM`.
-    pub const fn name(self) -> &'static str {
+    /// Its name in `MSCCLRS_SIM`; that of departures is followed by a colon and their list.
+    pub const fn name(&self) -> &'static str {
         match self {
+            Schedule::Departures(_) => "departures",
             Schedule::RoundRobin => "round-robin",
             Schedule::Random => "random",
             Schedule::OneFar => "one-far",
@@ -45,8 +50,17 @@ pub enum Check {
     Weak,
 }
 
-/// How a world runs: what it looks for, and the seed that all its choices are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::Departures(departures) => write!(f, "{}:{departures}", self.name()),
+            _ => f.write_str(self.name()),
+        }
+    }
+}
+
+/// How a world runs: what it looks for, and the seed or the departures that all its choices are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// What is looked for.
     pub check: Check,
@@ -62,16 +76,21 @@ impl Mode {
         Mode { check, seed, schedule: None }
     }
 
+    /// The mode of the run with these departures.
+    pub const fn departing(check: Check, departures: Departures) -> Mode {
+        Mode { check, seed: 0, schedule: Some(Schedule::Departures(departures)) }
+    }
+
     /// The schedule: the one that was asked for or the seed's.
     pub fn schedule(&self) -> Schedule {
-        self.schedule.unwrap_or_else(|| {
+        self.schedule.clone().unwrap_or_else(|| {
             let choice = Random::new(self.seed ^ 0x5c4e_d01e).below(Schedule::ALL.len() as u64);
-            Schedule::ALL[choice as usize]
+            Schedule::ALL[choice as usize].clone()
         })
     }
 }
 
-/// As `MSCCLRS_SIM` has it: `checked,seed=7`.
+/// As `MSCCLRS_SIM` has it: `checked,seed=7`, or `checked,schedule=departures:12=1+40=2`.
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let check = match self.check {
@@ -79,8 +98,11 @@ impl fmt::Display for Mode {
             Check::Checked => "checked",
             Check::Weak => "weak",
         };
-        write!(f, "{check},seed={}", self.seed)?;
-        self.schedule.map_or(Ok(()), |schedule| write!(f, ",schedule={}", schedule.name()))
+        f.write_str(check)?;
+        if self.seed != 0 || !matches!(self.schedule, Some(Schedule::Departures(_))) {
+            write!(f, ",seed={}", self.seed)?;
+        }
+        self.schedule.as_ref().map_or(Ok(()), |schedule| write!(f, ",schedule={schedule}"))
     }
 }
 
@@ -88,7 +110,8 @@ impl fmt::Display for Mode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{part}` is no part of a simulation mode; allowed are ordered, checked or weak first, then \
-     seed=NUMBER and schedule=random, slowest-last, one-far or round-robin, with commas between"
+     seed=NUMBER and schedule=random, slowest-last, one-far, round-robin, departures:none or \
+     departures:DECISION=ALTERNATIVE+..., with commas between"
 )]
 pub struct ModeError {
     /// What was not understood.
@@ -113,7 +136,10 @@ impl FromStr for Mode {
             match part.split_once('=') {
                 Some(("seed", seed)) => mode.seed = seed.parse().map_err(|_| refuse(part))?,
                 Some(("schedule", name)) => {
-                    let schedule = Schedule::ALL.into_iter().find(|s| s.name() == name);
+                    let schedule = match name.split_once(':') {
+                        Some(("departures", list)) => list.parse().ok().map(Schedule::Departures),
+                        _ => Schedule::ALL.into_iter().find(|schedule| schedule.name() == name),
+                    };
                     mode.schedule = Some(schedule.ok_or_else(|| refuse(part))?);
                 }
                 _ => return Err(refuse(part)),
@@ -129,7 +155,13 @@ mod tests {
 
     #[test]
     fn a_mode_is_read_as_it_is_written() {
-        for text in ["ordered,seed=0", "checked,seed=7", "weak,seed=3,schedule=one-far"] {
+        for text in [
+            "ordered,seed=0",
+            "checked,seed=7",
+            "weak,seed=3,schedule=one-far",
+            "checked,schedule=departures:none",
+            "weak,schedule=departures:12=1+40=2",
+        ] {
             assert_eq!(text.parse::<Mode>().unwrap().to_string(), text);
         }
         assert_eq!("checked".parse(), Ok(Mode::new(Check::Checked, 0)));
@@ -143,6 +175,13 @@ mod tests {
             ("weak,seed=x", "seed=x"),
             ("weak,7", "7"),
             ("weak,schedule=fast", "schedule=fast"),
+            ("weak,schedule=departures", "schedule=departures"),
+            ("weak,schedule=departures:", "schedule=departures:"),
+            ("weak,schedule=departures:4", "schedule=departures:4"),
+            ("weak,schedule=departures:4=0", "schedule=departures:4=0"),
+            ("weak,schedule=departures:5=1+4=1", "schedule=departures:5=1+4=1"),
+            ("weak,schedule=departures:4=1+4=1", "schedule=departures:4=1+4=1"),
+            ("weak,schedule=departures:+4=+1", "schedule=departures:+4=+1"),
         ] {
             assert_eq!(text.parse::<Mode>(), Err(ModeError { part: part.into() }));
         }

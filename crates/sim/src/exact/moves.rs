@@ -145,8 +145,8 @@ impl State {
             "a {name} of a queue of device {device} comes to memory after {with}, at byte {at:#x} of memory \
              {place}, and nothing orders the two"
         );
-        let steps = self.steps(&[], Some((place, at)));
-        let (kind, mode) = (FindingKind::Race, self.mode);
+        let steps = self.interleaving(&[], Some((place, at)));
+        let (kind, mode) = (FindingKind::Race, self.mode.clone());
         Finding { kind, what, here: None, other: site, missing: Some(MISSING.into()), steps, mode }
     }
 }

@@ -99,8 +99,13 @@ impl State {
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits) {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
-        let (who, offset, bits) = (self.who(who), at.offset, bits[0]);
-        self.trace.add(Event { step: 0, who, line, object, offset, bits, op, order, scope });
+        let (who_did, offset, bits) = (self.who(who), at.offset, bits[0]);
+        if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
+            decisions.accessed(who, access);
+        }
+        let (who, in_vain) = (who_did, self.in_vain);
+        let event = Event { step: 0, who, line, object, offset, bits, op, order, scope, in_vain };
+        self.trace.add(event);
     }
 
     pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {
@@ -315,7 +320,7 @@ impl State {
         let line = self.line_texts[before.line as usize].to_string();
         finding.other = Some(self.site(before.who, line, text));
         let place = (self.cells.number(object), offset);
-        finding.steps = self.steps(&[self.who(who), before.who], Some(place));
+        finding.steps = self.interleaving(&[self.who(who), before.who], Some(place));
         let misses = &self.lanes[who as usize].misses;
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {

@@ -11,8 +11,6 @@ use super::watch::{BlockInfo, Who};
 
 /// Steps kept for reports.
 const RECENT: usize = 8192;
-/// Steps of a report.
-pub(super) const STEPS_SHOWN: usize = 12;
 /// Most steps of a trace that is written.
 const MOST: usize = 2_000_000;
 
@@ -27,6 +25,8 @@ pub(super) struct Event {
     pub(super) op: Op,
     pub(super) order: OrderKind,
     pub(super) scope: ScopeKind,
+    /// A look of a lane that waits, for which nothing had changed.
+    pub(super) in_vain: bool,
 }
 
 pub(super) struct Trace {
@@ -39,7 +39,7 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn new(keep: bool) -> Trace {
         let all = keep.then(Vec::new);
-        Trace { recent: VecDeque::with_capacity(RECENT), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
+        Trace { recent: VecDeque::new(), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
     }
 
     pub(super) fn add(&mut self, mut event: Event) {

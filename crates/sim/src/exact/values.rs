@@ -133,8 +133,14 @@ impl State {
         };
         let first = cell.values.iter().rposition(known).unwrap_or(0);
         let mut chosen = last;
-        if first < last && lane.late < MOST_LATE && self.random.once_in(2) {
-            chosen = first + self.random.below((last - first + 1) as u64) as usize;
+        if first < last && lane.late < MOST_LATE {
+            let values = (last - first + 1) as u32;
+            if let Some(decisions) = &mut self.decisions {
+                let late = if self.in_vain { 0 } else { decisions.how_late(who, values) };
+                chosen = last - late as usize;
+            } else if self.random.once_in(2) {
+                chosen = first + self.random.below(values.into()) as usize;
+            }
         }
         let (slot, time) = (lane.clock.slot, lane.clock.time);
         let value = &mut cell.values[chosen];

@@ -12,12 +12,13 @@ use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
 use super::clock::{Clock, Known, Moment, join, meet};
+use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
 use super::random::{Random, mix};
-use super::trace::{Event, Trace};
+use super::trace::Trace;
 
 /// Loads of what the lane has just read, with nothing else between, after which those who poll poll in
 /// vain; and loads of anything.
@@ -103,6 +104,11 @@ pub(super) struct LaneState {
 pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) random: Random,
+    /// Where departures from the default are what makes the run.
+    pub(super) decisions: Option<Decisions>,
+    /// The lane that makes the access was woken by a timer only, and looks at what it waits for. How often
+    /// lanes do so may depend on the host: nothing is decided by it, and it is no part of what happened.
+    pub(super) in_vain: bool,
     pub(super) cells: Cells,
     pub(super) view: View,
     // These grow with each launch, block and move, by some bytes; all else is used again.
@@ -141,6 +147,7 @@ pub(super) struct Choices {
 /// One for the devices of a world.
 pub(crate) struct Watch {
     pub(super) state: RefCell<State>,
+    schedule: Schedule,
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
@@ -150,10 +157,18 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(super) fn new(mode: Mode, keep_trace: bool) -> Watch {
+        let schedule = mode.schedule();
+        let decisions = match &schedule {
+            Schedule::Departures(departures) => Some(Decisions::new(departures.clone())),
+            _ => None,
+        };
         Watch {
+            quantum: Cell::new(if decisions.is_some() { u32::MAX } else { 1 }),
             state: RefCell::new(State {
-                mode,
                 random: Random::new(mode.seed),
+                decisions,
+                in_vain: false,
+                mode,
                 cells: Cells::default(),
                 view: View::default(),
                 launches: Vec::new(),
@@ -172,8 +187,8 @@ impl Watch {
                 host: Known::default(),
                 spoilt: false,
             }),
+            schedule,
             failed: Cell::new(false),
-            quantum: Cell::new(1),
             clock_ns: Cell::new(1),
             since_store: Cell::default(),
         }
@@ -256,10 +271,15 @@ impl Watch {
         state.finding.get_or_insert(finding);
     }
 
-    /// A fault that is not about two accesses.
-    pub(crate) fn report(&self, kind: FindingKind, what: String, steps: Vec<String>) {
+    /// A fault that is not about two accesses; `steps` come before who did what in which order.
+    pub(crate) fn report(&self, kind: FindingKind, what: String, mut steps: Vec<String>) {
         let mut state = self.state.borrow_mut();
-        let (here, other, missing, mode) = (None, None, None, state.mode);
+        let order = state.whole_interleaving();
+        if !steps.is_empty() && !order.is_empty() {
+            steps.push("and this came before:".into());
+        }
+        steps.extend(order);
+        let (here, other, missing, mode) = (None, None, None, state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -268,8 +288,8 @@ impl Watch {
         let mut state = self.state.borrow_mut();
         let who = state.who(lane);
         let here = Some(state.site(who, state.last_line(who), "stops".into()));
-        let steps = state.steps(&[who], None);
-        let (other, missing, mode) = (None, None, state.mode);
+        let steps = state.interleaving(&[who], None);
+        let (other, missing, mode) = (None, None, state.mode.clone());
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -290,9 +310,12 @@ impl Watch {
             };
             state.site(state.who(who), line, "arrives".into())
         };
+        let lanes = std::iter::once(who).chain(other.map(|(who, _)| who));
+        let whos: Vec<Who> = lanes.map(|lane| state.who(lane)).collect();
         let here = Some(site(&state, (who, from)));
         let other = other.map(|other| site(&state, other));
-        let (missing, steps, mode) = (None, Vec::new(), state.mode);
+        let (missing, mode) = (None, state.mode.clone());
+        let steps = state.interleaving(&whos, None);
         self.found(&mut state, Finding { kind, what, here, other, missing, steps, mode });
     }
 
@@ -308,12 +331,22 @@ impl Watch {
         is_over
     }
 
+    /// The order of lanes.
+    pub(super) fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Whether it is a decision who goes on before such an access.
+    pub(crate) fn decides_before(&self, op: Op) -> bool {
+        matches!(self.schedule, Schedule::Departures(_)) && super::races::is_atomic(op)
+    }
+
     /// How many accesses the next lane makes before others get their turn.
     pub(super) fn new_turn(&self) {
         let mut state = self.state.borrow_mut();
-        let quantum = match state.mode.schedule() {
+        let quantum = match self.schedule {
             Schedule::RoundRobin => 4,
-            Schedule::OneFar => u32::MAX,
+            Schedule::OneFar | Schedule::Departures(_) => u32::MAX,
             Schedule::Random | Schedule::SlowestLast => match state.random.below(8) {
                 0 | 1 => 1,
                 2 | 3 => 2 + state.random.below(6) as u32,
@@ -347,8 +380,10 @@ impl Watch {
         self.stored();
     }
 
-    pub(crate) fn load(&self, who: u32, access: Access) -> Bits {
+    /// `in_vain`: only a timer woke the lane.
+    pub(crate) fn load(&self, who: u32, access: Access, in_vain: bool) -> Bits {
         let mut state = self.state.borrow_mut();
+        state.in_vain = in_vain;
         let loaded = state.load(who, access);
         self.polled(&mut state, who, 0, &access);
         loaded.unwrap_or_else(|finding| {
@@ -380,6 +415,7 @@ impl Watch {
     pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
         self.stored();
         let mut state = self.state.borrow_mut();
+        state.in_vain = false;
         if let Err(finding) = state.store(who, access, bits) {
             self.found(&mut state, *finding);
         }
@@ -392,6 +428,7 @@ impl Watch {
         change: &dyn Fn(u64) -> Option<u64>,
     ) -> u64 {
         let mut state = self.state.borrow_mut();
+        state.in_vain = false;
         match state.modify(who, access, change) {
             Ok((before, changed)) => {
                 match changed {
@@ -486,40 +523,9 @@ impl State {
         let who = self.who(who);
         let here = Some(self.site(who, access.from.to_string(), text));
         let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
-        let steps = self.steps(&[who], place);
-        Finding { kind, what, here, other: None, missing: None, steps, mode: self.mode }
-    }
-
-    /// The last steps of these lanes, and on this word.
-    pub(super) fn steps(&self, whos: &[Who], place: Option<(u32, u64)>) -> Vec<String> {
-        let relevant = |event: &&Event| {
-            whos.contains(&event.who)
-                || place.is_some_and(|place| (event.object, event.offset & !7) == place)
-        };
-        let mut steps: Vec<String> = self
-            .trace
-            .recent()
-            .filter(relevant)
-            .take(super::trace::STEPS_SHOWN)
-            .map(|event| self.step(event))
-            .collect();
-        steps.reverse();
-        steps
-    }
-
-    fn step(&self, event: &Event) -> String {
-        let Who { block, lane } = event.who;
-        let BlockInfo { index: block, device, .. } = self.blocks[block as usize];
-        let line = self.line_texts[event.line as usize];
-        format!(
-            "step {}: device {device} block {block} lane {lane}: {} of {:#x} at byte {:#x} of memory \
-             {}; {line}",
-            event.step,
-            super::races::words(event.op, event.order, event.scope),
-            event.bits,
-            event.offset,
-            event.object,
-        )
+        let steps = self.interleaving(&[who], place);
+        let mode = self.mode.clone();
+        Finding { kind, what, here, other: None, missing: None, steps, mode }
     }
 }
 

@@ -1,8 +1,9 @@
 //! A world: devices with one thread, on which lanes run in an order that follows from a seed.
 //!
-//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more has
-//! come for a moment, device by device; so the order in which host threads happen to run does not
-//! matter, as long as they send all that they are going to before they wait.
+//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more
+//! comes, device by device; so the order in which host threads happen to run does not matter, as long as
+//! they send all that they are going to before they wait. Nothing more comes when all threads of the
+//! process sleep, or, where that cannot be seen, when nothing has come for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,18 +16,24 @@ use std::time::{Duration, Instant};
 
 use mscclrs_device::arch::host::WATCHED;
 
+use super::decisions::{Decision, Decisions};
 use super::finding::{Finding, FindingKind};
-use super::mode::{Mode, Schedule};
+use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
+use super::mode::Mode;
 use super::random::Random;
-use super::watch::{Watch, is_slow};
+use super::turns::Turn;
+use super::watch::Watch;
 use crate::block::{Failure, Ran};
 use crate::fork::Process;
-use crate::inbox::{Inbox, wait_until};
+use crate::inbox::{Came, Inbox, wait_until};
 use crate::scheduler::Scheduler;
 use crate::{Device, DeviceConfig, Stopped, WaitingReport};
 
 /// For so long nothing may come before what came is begun.
 const CALM: Duration = Duration::from_millis(2);
+/// Between two looks at what host threads do, at first and after some.
+const LOOK: Duration = Duration::from_micros(30);
+const LOOK_LATER: Duration = Duration::from_micros(500);
 /// When everything waits, the world's clock goes on by this.
 const IDLE_NS: u64 = 2_500_000;
 /// Between two looks at what the host does, while everything waits.
@@ -60,6 +67,7 @@ struct Results {
     sum: u64,
     kernels: BTreeSet<&'static str>,
     timeline: Option<String>,
+    decisions: Vec<Decision>,
     /// The last question that these answer.
     answers: u64,
 }
@@ -114,7 +122,7 @@ impl World {
     ) -> std::io::Result<World> {
         let (join, joining) = channel();
         let shared = Arc::new(Shared {
-            mode,
+            mode: mode.clone(),
             join: Mutex::new(join),
             thread: OnceLock::new(),
             holds: Mutex::new(0),
@@ -124,9 +132,10 @@ impl World {
             asked: AtomicU64::new(0),
         });
         let own = Arc::downgrade(&shared);
-        let builder = std::thread::Builder::new().name("mscclrs-world".into());
+        let hosts = Hosts::new();
+        let builder = std::thread::Builder::new().name(WORLD_THREAD.into());
         let thread = builder.spawn(move || {
-            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own) }.run();
+            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own, hosts) }.run();
         })?;
         // Told once, above.
         let _ = shared.thread.set(thread.thread().clone());
@@ -149,8 +158,8 @@ impl World {
     }
 
     /// Its mode.
-    pub fn mode(&self) -> Mode {
-        self.0.mode
+    pub fn mode(&self) -> &Mode {
+        &self.0.mode
     }
 
     /// A new device of the world.
@@ -185,6 +194,12 @@ impl World {
         (results.steps, results.sum)
     }
 
+    /// The decisions that it met, where its schedule is one of departures; at most a million. Blocks
+    /// while lanes run.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.0.results().decisions
+    }
+
     /// Names of the kernels that were launched. Blocks while lanes run.
     pub fn kernels(&self) -> BTreeSet<&'static str> {
         self.0.results().kernels
@@ -204,21 +219,26 @@ impl Drop for World {
 }
 
 /// What the thread has.
-struct Worker {
-    mode: Mode,
+pub(super) struct Worker {
+    pub(super) mode: Mode,
     timeline: bool,
     on_timeline: Option<OnTimeline>,
     /// Steps that it has got.
     timeline_steps: u64,
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
-    watch: Rc<Watch>,
+    hosts: Hosts,
+    pub(super) watch: Rc<Watch>,
     /// By ordinal, and then by when they came.
-    devices: BTreeMap<(u32, u64), Scheduler>,
+    pub(super) devices: BTreeMap<(u32, u64), Scheduler>,
     joined: u64,
-    random: Random,
+    pub(super) random: Random,
     /// The device, and the index of the block, whose lane ran last.
-    last: (u32, usize),
+    pub(super) last: (u32, usize),
+    /// The lane that goes on by default, where departures make the run.
+    pub(super) current: Option<Turn>,
+    /// The lane that looked last, while no other could go on.
+    pub(super) looked: Option<Turn>,
     switches: u32,
 }
 
@@ -228,19 +248,23 @@ impl Worker {
         timeline: bool,
         joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
         shared: Weak<Shared>,
+        hosts: Hosts,
     ) -> Worker {
         Worker {
+            random: Random::new(mode.seed ^ 0x0c70_b05e),
+            watch: Rc::new(Watch::new(mode.clone(), timeline)),
             mode,
             timeline,
             on_timeline: None,
             timeline_steps: 0,
             joining,
             shared,
-            watch: Rc::new(Watch::new(mode, timeline)),
+            hosts,
             devices: BTreeMap::new(),
             joined: 0,
-            random: Random::new(mode.seed ^ 0x0c70_b05e),
             last: (0, 0),
+            current: None,
+            looked: None,
             switches: 0,
         }
     }
@@ -260,12 +284,12 @@ impl Worker {
         let mut fruitless = 0;
         loop {
             let held = self.wait_for_release();
+            // More may be about to come.
+            if !held && self.came() == Came::Work {
+                self.calm();
+            }
             if self.take() {
                 (quiet, fruitless) = (None, 0);
-                // More may be about to come.
-                if !held {
-                    self.calm();
-                }
             }
             if self.run_lanes() {
                 (quiet, fruitless) = (None, 0);
@@ -311,7 +335,26 @@ impl Worker {
         was_held
     }
 
-    /// Takes what came, and begins it; true if there was anything. Takes nothing during a hold.
+    /// What came and has not been taken.
+    fn came(&mut self) -> Came {
+        self.join();
+        self.devices.values().map(Scheduler::came).max().unwrap_or(Came::Nothing)
+    }
+
+    /// Takes the devices that came; true if any did.
+    fn join(&mut self) -> bool {
+        let mut took = false;
+        while let Ok((config, inbox)) = self.joining.try_recv() {
+            let key = (config.ordinal, self.joined);
+            self.joined += 1;
+            self.devices.insert(key, Scheduler::watched(config, inbox, self.watch.clone()));
+            took = true;
+        }
+        took
+    }
+
+    /// Takes what came and begins what can begin, device by device; true if there was anything. Takes
+    /// nothing during a hold.
     fn take(&mut self) -> bool {
         let shared = self.shared.upgrade();
         // Who holds the world goes on only after this: what is sent then, is not taken here.
@@ -322,13 +365,7 @@ impl Worker {
         if holds.as_ref().is_some_and(|holds| **holds > 0) {
             return false;
         }
-        let mut took = false;
-        while let Ok((config, inbox)) = self.joining.try_recv() {
-            let key = (config.ordinal, self.joined);
-            self.joined += 1;
-            self.devices.insert(key, Scheduler::watched(config, inbox, self.watch.clone()));
-            took = true;
-        }
+        let mut took = self.join();
         for device in self.devices.values_mut() {
             took |= device.receive();
         }
@@ -336,22 +373,54 @@ impl Worker {
         if self.watch.has_failed() {
             self.stop();
         }
-        for device in self.devices.values_mut() {
-            took |= device.proceed();
-        }
+        took |= self.proceed();
         self.devices.retain(|_, device| !device.is_over());
         took
     }
 
-    /// Waits until nothing more comes for a moment.
-    fn calm(&mut self) {
-        let mut since = Instant::now();
-        while since.elapsed() < CALM {
-            std::thread::park_timeout(CALM);
-            if self.take() {
-                since = Instant::now();
+    /// Begins what can begin, device by device, until nothing more can: queues wait for each other. True if
+    /// anything did.
+    fn proceed(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let mut more = false;
+            for device in self.devices.values_mut() {
+                more |= device.proceed();
             }
+            if !more {
+                return any;
+            }
+            any = true;
         }
+    }
+
+    /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
+    fn calm(&mut self) {
+        let (mut since, mut sent, mut pause) = (Instant::now(), self.sent(), LOOK);
+        // All comes that a hold is for.
+        while !self.wait_for_release() {
+            let activity = self.hosts.activity();
+            let now = self.sent();
+            let limit = match activity {
+                // What one of them sent before it slept is here.
+                Activity::Asleep if now == sent => return,
+                Activity::Asleep | Activity::Awake => AWAKE_LIMIT,
+                Activity::Unknown => CALM,
+            };
+            if now != sent {
+                (since, sent, pause) = (Instant::now(), now, LOOK);
+            } else if since.elapsed() > limit {
+                return;
+            }
+            std::thread::park_timeout(pause);
+            pause = (2 * pause).min(LOOK_LATER);
+        }
+    }
+
+    /// Commands that wait to be taken.
+    fn sent(&mut self) -> usize {
+        self.join();
+        self.devices.values().map(Scheduler::sent).sum()
     }
 
     /// Lets time go on while everything waits, so that lanes look at abort words and the clock. True if
@@ -406,9 +475,7 @@ impl Worker {
                         self.watch.nothing_runs();
                     }
                     // What waits for events may be able to go on too.
-                    for device in self.devices.values_mut() {
-                        device.proceed();
-                    }
+                    self.proceed();
                 }
                 Ran::Failed(Failure { found: Some(kind), report, lane }) => {
                     let first = chosen.watched_lanes().map_or(0, |(first, _)| first);
@@ -421,14 +488,26 @@ impl Worker {
                     return true;
                 }
             }
-            if self.watch.has_failed() {
+            if self.watch.has_failed() || self.refuse_impossible() {
                 return true;
             }
         }
     }
 
+    /// Ends all work if it is not what the departures are of; true if so.
+    fn refuse_impossible(&mut self) -> bool {
+        let state = self.watch.state.borrow();
+        let Some(impossible) = state.decisions.as_ref().and_then(Decisions::impossible) else {
+            return false;
+        };
+        let error = Stopped::new(format!("{impossible} (MSCCLRS_SIM={})", self.mode));
+        drop(state);
+        self.devices.values_mut().for_each(|device| device.fail(&error));
+        true
+    }
+
     /// Looks at all watched words; true if a lane can go on.
-    fn look(&mut self) -> bool {
+    pub(super) fn look(&mut self) -> bool {
         let now = self.watch.now();
         let mut ready = false;
         for block in self.devices.values().flat_map(|device| &device.blocks) {
@@ -436,56 +515,6 @@ impl Worker {
             ready |= block.is_ready() && block.take_progress();
         }
         ready
-    }
-
-    /// The lane that runs next: its device, its block's index, and which of the block's ready ones.
-    fn choose(&mut self) -> Option<((u32, u64), usize, usize)> {
-        let mut ready: Vec<((u32, u64), usize, usize)> = Vec::new();
-        for (key, device) in &self.devices {
-            for (index, block) in device.blocks.iter().enumerate() {
-                let lanes = block.ready_lanes();
-                if lanes > 0 {
-                    ready.push((*key, index, lanes));
-                }
-            }
-        }
-        if ready.is_empty() {
-            return None;
-        }
-        let any = |random: &mut Random, ready: &[((u32, u64), usize, usize)]| {
-            let (key, block, lanes) = ready[random.below(ready.len() as u64) as usize];
-            (key, block, random.below(lanes as u64) as usize)
-        };
-        Some(match self.mode.schedule() {
-            Schedule::Random | Schedule::OneFar => any(&mut self.random, &ready),
-            Schedule::RoundRobin => {
-                let after = |&&((ordinal, _), block, _): &&((u32, u64), usize, usize)| {
-                    (ordinal, block) > self.last
-                };
-                let (key, block, _) = *ready.iter().find(after).unwrap_or(&ready[0]);
-                self.last = (key.0, block);
-                (key, block, 0)
-            }
-            Schedule::SlowestLast => {
-                let first = any(&mut self.random, &ready);
-                let seed = self.mode.seed;
-                let fast = |key: (u32, u64), block: usize, nth: usize| {
-                    let block = &self.devices[&key].blocks[block];
-                    let lane = block.ready_lane(nth).unwrap_or(0);
-                    !is_slow(seed, key.0, block.index, lane)
-                };
-                // Who polls without end may wait for a slow one.
-                if self.watch.polls_in_vain() || fast(first.0, first.1, first.2) {
-                    return Some(first);
-                }
-                let from = self.random.below(ready.len() as u64) as usize;
-                let turned = ready[from..].iter().chain(&ready[..from]);
-                let lanes = turned
-                    .flat_map(|&(key, block, lanes)| (0..lanes).map(move |nth| (key, block, nth)));
-                let mut lanes = lanes;
-                lanes.find(|&(key, block, nth)| fast(key, block, nth)).unwrap_or(first)
-            }
-        })
     }
 
     /// Ends all work after a finding, and takes no more.
@@ -535,6 +564,9 @@ impl Worker {
         let changed = results.steps != steps;
         if self.timeline && (changed || results.timeline.is_none()) {
             results.timeline = Some(state.timeline());
+        }
+        if let Some(decisions) = &state.decisions {
+            results.decisions = decisions.met().to_vec();
         }
         (results.finding, results.steps, results.sum) = (finding, steps, sum);
         results.kernels.clone_from(&state.kernels);

@@ -19,7 +19,7 @@ use mscclrs_device::arch::global_timer_ns;
 
 use crate::block::{Block, Failure, Ran};
 use crate::exact::Watch;
-use crate::inbox::{Command, Inbox};
+use crate::inbox::{Came, Command, Inbox};
 use crate::report::WaitingReport;
 use crate::stack::Stacks;
 use crate::work::Launch;
@@ -111,6 +111,16 @@ impl Scheduler {
     pub(crate) fn watched(config: DeviceConfig, inbox: Arc<Inbox>, watch: Rc<Watch>) -> Self {
         let known = Some(Knowledge::new(config.ordinal, watch));
         Scheduler { known, ..Scheduler::new(config, inbox) }
+    }
+
+    /// What came in and has not been taken.
+    pub(crate) fn came(&self) -> Came {
+        self.inbox.came()
+    }
+
+    /// How many commands came in that have not been taken.
+    pub(crate) fn sent(&self) -> usize {
+        self.inbox.sent()
     }
 
     /// Begins what can begin, and moves bytes; true if it did anything.

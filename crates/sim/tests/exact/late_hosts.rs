@@ -71,8 +71,8 @@ fn how_long_everything_waits_changes_nothing() {
     for check in [Check::Ordered, Check::Checked, Check::Weak] {
         for schedule in Schedule::ALL {
             let mode = Mode { check, seed: 5, schedule: Some(schedule) };
-            let sums =
-                [0, 5, 60].map(|ms| run(mode, ["_waits", "_tells"], 1, Duration::from_millis(ms)));
+            let sums = [0, 5, 60]
+                .map(|ms| run(mode.clone(), ["_waits", "_tells"], 1, Duration::from_millis(ms)));
             assert_eq!(sums[0], sums[1], "{mode}");
             assert_eq!(sums[0], sums[2], "{mode}");
         }
@@ -84,7 +84,7 @@ fn what_comes_while_lanes_run_begins_after_them() {
     let mode = Mode { check: Check::Checked, seed: 5, schedule: Some(Schedule::Random) };
     // Lanes run for longer than the first two.
     let late = [0, 20, 1000].map(Duration::from_millis);
-    let sums = late.map(|late| run(mode, ["_works", "_adds"], 8, late));
+    let sums = late.map(|late| run(mode.clone(), ["_works", "_adds"], 8, late));
     assert_eq!(sums[0], sums[1]);
     assert_eq!(sums[0], sums[2]);
 }

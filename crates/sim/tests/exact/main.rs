@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod early_ends;
+mod exploration;
 mod fences;
 mod holds;
 mod host_memory;

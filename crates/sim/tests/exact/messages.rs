@@ -1,13 +1,15 @@
 //! One lane writes, another reads what it was told of.
 
+use std::convert::Infallible;
+
 use mscclrs_device::atomic::{LoadOrder, StoreOrder};
 use mscclrs_device::{
     Acquire, Global, Guard, Relaxed, Release, Sys, WaitKind, kernel_args, kernels, poll,
 };
-use mscclrs_sim::{Check, Finding, FindingKind, Mode, TestMemory};
+use mscclrs_sim::{Check, Exploration, Finding, FindingKind, Mode, TestMemory, explore};
 
 use crate::common::MODULE;
-use crate::world::{Ranks, first_finding};
+use crate::world::{Ranks, first_finding, ran};
 
 kernel_args! {
     pub struct MessageArgs {
@@ -83,6 +85,21 @@ fn an_ordered_message_is_no_finding() {
             let (finding, seen, _) = send(Mode::new(check, seed), "");
             assert_eq!((finding.map(|f| f.to_string()), seen), (None, 42));
         }
+    }
+}
+
+#[test]
+fn an_ordered_message_is_right_in_every_order_of_two_departures() {
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        let exploration = Exploration { check, departures: 2, runs: 20_000 };
+        let outcome = explore(&exploration, |mode| {
+            let (finding, seen, _) = send(mode, "");
+            Ok::<_, Infallible>(ran(finding, seen == 42))
+        });
+        let outcome = outcome.unwrap();
+        println!("{check:?}: {outcome}");
+        assert_eq!(outcome.found.map(|found| found.to_string()), None);
+        assert!(outcome.runs > 2 && outcome.within == Some(2));
     }
 }
 

@@ -67,8 +67,8 @@ fn every_way_to_poll_without_end_is_found() {
 fn a_lane_that_polls_makes_room_for_the_one_it_waits_for() {
     for schedule in Schedule::ALL {
         for seed in 0..10 {
-            let mode = Mode { check: Check::Checked, seed, schedule: Some(schedule) };
-            let (finding, seen) = run(mode, "_waits_for_other", 2);
+            let mode = Mode { check: Check::Checked, seed, schedule: Some(schedule.clone()) };
+            let (finding, seen) = run(mode.clone(), "_waits_for_other", 2);
             assert_eq!((finding.map(|finding| finding.to_string()), seen), (None, 7), "{mode}");
         }
     }

@@ -56,7 +56,7 @@ kernels! {
 
 /// Two calls; how many steps they took, and what stands for their order.
 fn run(mode: Mode) -> (u64, u64) {
-    let ranks = Ranks::new(mode, RANKS);
+    let ranks = Ranks::new(mode.clone(), RANKS);
     let memory = |bytes: u32| (0..RANKS).map(|_| TestMemory::new(bytes as usize)).collect();
     let input: Vec<TestMemory> = memory(4 * PACKETS);
     let output: Vec<TestMemory> = memory(4 * PACKETS);
@@ -98,9 +98,9 @@ fn the_same_seed_is_the_same_run_in_every_mode() {
     for check in [Check::Ordered, Check::Checked, Check::Weak] {
         for schedule in Schedule::ALL {
             let mode = Mode { check, seed: 11, schedule: Some(schedule) };
-            let first = run(mode);
+            let first = run(mode.clone());
             assert!(first.0 > u64::from(2 * RANKS * PACKETS * 8), "{mode}: {} steps", first.0);
-            assert_eq!(run(mode), first, "{mode}");
+            assert_eq!(run(mode.clone()), first, "{mode}");
         }
     }
 }
@@ -110,7 +110,7 @@ fn other_seeds_are_other_runs() {
     let seeds = 0..8;
     for check in [Check::Ordered, Check::Checked, Check::Weak] {
         for schedule in [Schedule::Random, Schedule::SlowestLast, Schedule::OneFar] {
-            let mode = |seed| Mode { check, seed, schedule: Some(schedule) };
+            let mode = |seed| Mode { check, seed, schedule: Some(schedule.clone()) };
             let runs: HashSet<_> = seeds.clone().map(|seed| run(mode(seed))).collect();
             assert_eq!(runs.len(), seeds.clone().count(), "{check:?}, {schedule:?}");
         }

@@ -6,10 +6,16 @@ use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
-    Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, TestMemory, Work, World,
+    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, Ran, Stopped,
+    TestMemory, Work, World,
 };
 
 use crate::common::LIMIT;
+
+std::thread_local! {
+    /// The decisions of the run that this thread ended last.
+    static MET: Cell<Vec<Decision>> = const { Cell::new(Vec::new()) };
+}
 
 /// A world with a queue a device.
 pub(crate) struct Ranks {
@@ -71,17 +77,32 @@ impl Ranks {
         self.hold.take();
     }
 
-    /// Begins all that is enqueued, and waits for its end; what was found.
-    pub(crate) fn finish(&self) -> Option<Finding> {
+    /// Begins all that is enqueued, and waits for its end; why it was stopped, if it was.
+    pub(crate) fn stopped(&self) -> Option<Stopped> {
         self.hold.take();
         for queue in &self.queues {
             match queue.synchronize(LIMIT) {
                 Ok(done) => assert!(done, "a queue does not end"),
-                Err(_) => return Some(self.world.finding().expect("a report")),
+                Err(stopped) => return Some(stopped),
             }
         }
-        self.world.finding()
+        None
     }
+
+    /// As [`Ranks::stopped`]; what was found, which is all that stops it.
+    pub(crate) fn finish(&self) -> Option<Finding> {
+        let stopped = self.stopped();
+        let finding = self.world.finding();
+        assert!(stopped.is_none() || finding.is_some(), "{stopped:?}");
+        MET.set(self.world.decisions());
+        finding
+    }
+}
+
+/// What an exploration is told of the run that this thread's last [`Ranks::finish`] ended.
+pub(crate) fn ran(finding: Option<Finding>, right: bool) -> Ran {
+    let wrong = (!right).then(|| "the results".to_owned());
+    Ran { decisions: MET.take(), finding, wrong }
 }
 
 /// Runs `work` for each seed until it finds something.

@@ -15,6 +15,8 @@ use tests::{Litmus, TESTS};
 
 /// Seeds for each place and scope.
 const SEEDS: u64 = 6;
+/// More departures than any run of these programs can have.
+const DEPARTURES: u32 = 32;
 
 impl Litmus {
     fn named(name: &str) -> Vec<&'static Litmus> {
@@ -23,15 +25,20 @@ impl Litmus {
         tests
     }
 
-    /// Runs it at each place with each scope.
+    /// Runs it at each place with each scope: in every order that there is, where it makes exactly what it
+    /// is expected to, and with some seeds.
     fn check(&self) {
         for held in [true, false] {
             let allowed = ptx::allowed(self.lanes, held);
             let expected = ptx::made(self.lanes, held);
             let mut all = BTreeSet::new();
             for (placement, scope, _) in PLACES.into_iter().filter(|place| place.2 == held) {
-                let made = program::made(self.lanes, placement, scope, SEEDS);
                 let what = format!("{}, {}: {placement:?}, {scope:?} scope", self.name, self.form);
+                let (made, explored) = program::explored(self.lanes, placement, scope, DEPARTURES);
+                println!("{what}: {explored}");
+                assert!(explored.exhausted && explored.found.is_none(), "{what}: {explored}");
+                assert_eq!(made, expected, "{what}");
+                let made = program::made(self.lanes, placement, scope, SEEDS);
                 let forbidden: BTreeSet<&Outcome> = made.difference(&allowed).collect();
                 assert!(forbidden.is_empty(), "{what}: PTX forbids {forbidden:?}");
                 let (weak, wanted) = (made.contains(self.weak), expected.contains(self.weak));

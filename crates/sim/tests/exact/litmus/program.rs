@@ -1,15 +1,16 @@
 //! Litmus programs: a few operations a lane, and a kernel that does them.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 
 use mscclrs_device::{
     AcqRel, Acquire, Cta, Global, Gpu, ParamArray, Relaxed, Release, ScopeKind, Sys, block_idx,
     fence, kernel_args, kernels, thread_idx,
 };
-use mscclrs_sim::{Check, Mode, TestMemory};
+use mscclrs_sim::{Check, Exploration, Mode, TestMemory, explore};
 
 use crate::common::{MODULE, launch_kernel};
-use crate::world::Ranks;
+use crate::world::{Ranks, ran};
 
 /// An operation, on a location where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +70,14 @@ const LOCATIONS: usize = 4;
 const WORDS: usize = LOCATIONS + LANES * OPERATIONS;
 /// How often a launch does the program, each time in other memory.
 const TIMES: u64 = 100;
+/// More runs than any program has.
+const RUNS: u64 = 20_000;
 
 kernel_args! {
     pub struct LitmusArgs {
         pub memory: Global<u64>,
         pub scope: u64,
+        pub times: u64,
         pub rank: u64,
         pub program: ParamArray<u64, 48>,
     }
@@ -83,7 +87,7 @@ kernels! {
     module = MODULE;
     pub fn litmus<>(args: LitmusArgs) threads 32 for { "" = <> } {
         let lane = args.rank as u32 + block_idx() + thread_idx();
-        for time in 0..TIMES {
+        for time in 0..args.times {
             let memory = args.memory.at64(time * WORDS as u64);
             for nth in 0..OPERATIONS {
                 let at = 3 * (OPERATIONS * lane as usize + nth);
@@ -152,39 +156,71 @@ pub(super) fn made(
     seeds: u64,
 ) -> BTreeSet<Outcome> {
     let mut outcomes = BTreeSet::new();
-    let count = lanes.len() as u32;
     for seed in 0..seeds {
-        let devices = if placement == Placement::Devices { count } else { 1 };
-        let ranks = Ranks::new(Mode::new(Check::Weak, seed), devices);
-        let memory = TestMemory::new(8 * WORDS * TIMES as usize);
-        for rank in 0..devices {
-            let args = LitmusArgs {
-                memory: Global::from_address(memory.address()),
-                scope: scope as u64,
-                rank: rank.into(),
-                program: encode(lanes),
-            };
-            let (blocks, threads) = match placement {
-                Placement::Block => (1, count),
-                Placement::Device => (count, 1),
-                Placement::Devices => (1, 1),
-            };
-            let kernel = litmus.instance("").unwrap();
-            launch_kernel(&ranks.queues[rank as usize], kernel, (blocks, threads, 0), &args);
-        }
+        let (ranks, memory) = run(Mode::new(Check::Weak, seed), lanes, (placement, scope), TIMES);
         assert_eq!(ranks.finish().map(|finding| finding.to_string()), None);
-        for time in 0..TIMES as usize {
-            let mut outcome = Outcome::new();
-            for (lane, operations) in lanes.iter().enumerate() {
-                for (nth, operation) in operations.iter().enumerate() {
-                    if matches!(operation.kind, Kind::Read(_) | Kind::Add(..)) {
-                        let word = WORDS * time + LOCATIONS + OPERATIONS * lane + nth;
-                        outcome.push(memory.get(word));
-                    }
-                }
-            }
-            outcomes.insert(outcome);
-        }
+        outcomes.extend((0..TIMES as usize).map(|time| seen(lanes, &memory, time)));
     }
     outcomes
+}
+
+/// The outcomes of all runs of weak mode with at most so many departures.
+pub(super) fn explored(
+    lanes: Lanes<'_>,
+    placement: Placement,
+    scope: ScopeKind,
+    departures: u32,
+) -> (BTreeSet<Outcome>, mscclrs_sim::Outcome) {
+    let mut outcomes = BTreeSet::new();
+    let exploration = Exploration { check: Check::Weak, departures, runs: RUNS };
+    let outcome = explore(&exploration, |mode| {
+        let (ranks, memory) = run(mode, lanes, (placement, scope), 1);
+        let finding = ranks.finish();
+        outcomes.insert(seen(lanes, &memory, 0));
+        Ok::<_, Infallible>(ran(finding, true))
+    });
+    (outcomes, outcome.unwrap())
+}
+
+/// Enqueues the program, so often.
+fn run(
+    mode: Mode,
+    lanes: Lanes<'_>,
+    (placement, scope): (Placement, ScopeKind),
+    times: u64,
+) -> (Ranks, TestMemory) {
+    let count = lanes.len() as u32;
+    let devices = if placement == Placement::Devices { count } else { 1 };
+    let ranks = Ranks::new(mode, devices);
+    let memory = TestMemory::new(8 * WORDS * times as usize);
+    for rank in 0..devices {
+        let args = LitmusArgs {
+            memory: Global::from_address(memory.address()),
+            scope: scope as u64,
+            times,
+            rank: rank.into(),
+            program: encode(lanes),
+        };
+        let (blocks, threads) = match placement {
+            Placement::Block => (1, count),
+            Placement::Device => (count, 1),
+            Placement::Devices => (1, 1),
+        };
+        let kernel = litmus.instance("").unwrap();
+        launch_kernel(&ranks.queues[rank as usize], kernel, (blocks, threads, 0), &args);
+    }
+    (ranks, memory)
+}
+
+/// What the reads of one time saw.
+fn seen(lanes: Lanes<'_>, memory: &TestMemory, time: usize) -> Outcome {
+    let mut outcome = Outcome::new();
+    for (lane, operations) in lanes.iter().enumerate() {
+        for (nth, operation) in operations.iter().enumerate() {
+            if matches!(operation.kind, Kind::Read(_) | Kind::Add(..)) {
+                outcome.push(memory.get(WORDS * time + LOCATIONS + OPERATIONS * lane + nth));
+            }
+        }
+    }
+    outcome
 }

@@ -1,7 +1,7 @@
 //! Kernels with one fault each, beside the same kernel without it.
 //!
-//! Each fault is found within some seeds, by the check that is meant for it, and told with its place; the
-//! right kernel is no finding and right in every seed.
+//! Each fault is found within some seeds and within few departures, by the check that is meant for it, and
+//! told with its place; the right kernel is no finding and right in every run.
 
 mod co_residency;
 mod divergent_barrier;
@@ -10,26 +10,33 @@ mod early_exit;
 mod epoch_on_the_host;
 mod lane_mask;
 mod missing_abort_check;
-mod missing_acquire;
+pub(crate) mod missing_acquire;
 mod missing_barrier;
 mod missing_release;
 mod missing_wait;
 mod narrow_scope;
 mod off_by_one;
 mod outside_put;
-mod pair;
+pub(crate) mod pair;
 mod parity_for_credits;
 mod shared_race;
 mod slot_reuse;
 mod torn_pair;
 mod use_after_unmapping;
 
-use mscclrs_sim::{Check, Finding, FindingKind, Mode, Site};
+use std::convert::Infallible;
+
+use mscclrs_sim::{Check, Exploration, Finding, FindingKind, Mode, Site, explore};
 
 /// Seeds within which a fault is found.
 const SEEDS: u64 = 100;
 /// Seeds in which a right kernel is right.
 const RIGHT_SEEDS: u64 = 50;
+/// Departures within which a fault is found, in at most so many runs.
+const DEPARTURES: u32 = 2;
+const RUNS: u64 = 500;
+/// Runs within these departures in which a right kernel is right: all that there are of the small ones.
+const RIGHT_RUNS: u64 = 100;
 
 /// Which of two kernels it is; every planted kernel has an instance `_right` and one `_wrong`.
 pub(crate) trait Form {
@@ -51,16 +58,49 @@ pub(crate) struct Outcome {
     pub(crate) right: bool,
 }
 
+/// Runs within few departures, until one is found that counts.
+fn explored(
+    check: Check,
+    runs: u64,
+    run: impl Fn(Mode) -> Outcome,
+    counts: impl Fn(&Outcome) -> bool,
+) -> mscclrs_sim::Outcome {
+    let exploration = Exploration { check, departures: DEPARTURES, runs };
+    let explored = explore(&exploration, |mode| {
+        let outcome = run(mode);
+        let right = !counts(&outcome);
+        Ok::<_, Infallible>(crate::world::ran(outcome.finding, right))
+    });
+    let explored = explored.unwrap();
+    println!("{check:?}: {explored}");
+    explored
+}
+
 /// The first thing that this check finds.
 pub(crate) fn finding(check: Check, run: impl Fn(Mode, &str) -> Outcome) -> Finding {
+    let exhausted = explored(check, RUNS, |mode| run(mode, "_wrong"), |_| false);
+    let exhausted = exhausted.found.expect("a finding within few departures");
     let mut findings = (0..SEEDS).filter_map(|seed| run(Mode::new(check, seed), "_wrong").finding);
     let finding = findings.next().expect("a finding");
     println!("{finding}");
+    assert_eq!(exhausted.kind(), Some(finding.kind), "{exhausted}");
+    let again = run(exhausted.mode.clone(), "_wrong").finding;
+    assert_eq!(again.map(|finding| finding.kind), exhausted.kind(), "{}", exhausted.mode);
     finding
 }
 
-/// Some run gives wrong results, in which nothing is found otherwise.
+/// Some run with few departures gives wrong results, in which nothing is found otherwise, and so does one
+/// of some seed.
 pub(crate) fn gives_wrong_results(check: Check, run: impl Fn(Mode, &str) -> Outcome) {
+    let wrong = |outcome: &Outcome| outcome.finding.is_none() && !outcome.right;
+    let exhausted = explored(check, RUNS, |mode| run(mode, "_wrong"), wrong);
+    let found = exhausted.found.expect("wrong results within few departures");
+    assert_eq!(found.kind(), None, "{found}");
+    gives_wrong_results_with_a_seed(check, run);
+}
+
+/// As `gives_wrong_results`, of a kernel that is too large to be run in every order.
+pub(crate) fn gives_wrong_results_with_a_seed(check: Check, run: impl Fn(Mode, &str) -> Outcome) {
     let wrong = (0..SEEDS).find(|&seed| {
         let outcome = run(Mode::new(check, seed), "_wrong");
         outcome.finding.is_none() && !outcome.right
@@ -70,10 +110,15 @@ pub(crate) fn gives_wrong_results(check: Check, run: impl Fn(Mode, &str) -> Outc
 
 /// The kernel without the fault is right, whatever is looked for.
 pub(crate) fn stays_right(run: impl Fn(Mode, &str) -> Outcome) {
+    for check in [Check::Checked, Check::Weak] {
+        let wrong = |outcome: &Outcome| !outcome.right;
+        let exhausted = explored(check, RIGHT_RUNS, |mode| run(mode, "_right"), wrong);
+        assert_eq!(exhausted.found.map(|found| found.to_string()), None);
+    }
     for seed in 0..RIGHT_SEEDS {
         for check in [Check::Checked, Check::Weak] {
             let mode = Mode::new(check, seed);
-            let outcome = run(mode, "_right");
+            let outcome = run(mode.clone(), "_right");
             assert_eq!(outcome.finding.map(|finding| finding.to_string()), None);
             assert!(outcome.right, "wrong results with {mode}");
         }
