@@ -25,8 +25,8 @@ mod work;
 pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_reports};
 pub use error::{LaunchError, Stopped};
 pub use exact::{
-    Check, Finding, FindingKind, Hold, MappedMemory, MemoryOwner, Mode, ModeError, OnTimeline,
-    Schedule, Site, TestMemory, World,
+    Check, Finding, FindingKind, Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError,
+    OnProgress, OnTimeline, Progress, Schedule, Site, TestMemory, World,
 };
 pub use point::Point;
 pub use reaper::release_later;

@@ -28,4 +28,4 @@ pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
-pub use world::{Hold, OnTimeline, World};
+pub use world::{Hold, Listeners, OnProgress, OnTimeline, Progress, World};

@@ -106,6 +106,17 @@ impl Queue {
         matches!(&self.current, Some(Current::Waiting(point)) if point.is_passed())
     }
 
+    /// Whether a launch is still to end: some of what is left of the graph that runs may be none.
+    pub(super) fn has_launches(&self) -> bool {
+        let of_graph =
+            |graph: &Graph| graph.nodes.iter().any(|node| matches!(node.work, Work::Launch(_)));
+        let left = match &self.current {
+            Some(Current::Running(running)) => running.left > 0 && of_graph(&running.graph),
+            Some(Current::Waiting(_)) | None => false,
+        };
+        left || self.items.iter().any(|item| matches!(item, Item::Graph(graph) if of_graph(graph)))
+    }
+
     /// A launch of the running graph has ended.
     pub(super) fn launch_done(&mut self, node: u32) {
         if let Some(Current::Running(running)) = &mut self.current {
