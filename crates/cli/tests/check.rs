@@ -22,7 +22,10 @@ fn check(arguments: &str) -> Command {
 }
 
 fn sh(arguments: &str, script: &str) -> Output {
-    check(arguments).args(["--", "sh", "-c", script]).env("RACE", race()).output().expect("ran")
+    let mut command = check(arguments);
+    command.args(["--", "sh", "-c", script]);
+    command.env("RACE", race()).env("MSCCLRS", assert_cmd::cargo::cargo_bin!("mscclrs"));
+    command.output().expect("ran")
 }
 
 fn out(output: &Output) -> String {
@@ -82,7 +85,7 @@ fn a_wrong_result_is_a_finding() {
         .output()
         .expect("ran");
     let said = ended(&output, 1);
-    assert!(said.contains("wrong result: rank 1: allgather of 8 bytes of float"), "{said}");
+    assert!(said.contains("wrong result: rank 1: allgather of 64 bytes of float"), "{said}");
     assert!(said.contains("# One run with a finding."), "{said}");
     let again = said.lines().find(|line| line.contains("    mscclrs check ")).expect("again");
     let words = "allgather --algorithm direct:1x32 --ranks 2 -b 4 -f 16 -d float --mode ordered \
@@ -171,14 +174,22 @@ fn what_a_program_does_with_its_error_hides_no_finding() {
 
 #[test]
 fn a_command_without_kernels_does_not_pass() {
-    for script in ["true", "mscclrs() { true; }; mscclrs bench allreduce"] {
-        let output = sh("--seeds 3", script);
-        let text = err(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("ran no kernel on a CPU device; allowed are"), "{text}");
-        assert!(text.contains("threads"), "{text}");
-    }
+    let output = sh("--seeds 3", "echo nothing");
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("ran no kernel on a CPU device; allowed are"), "{text}");
+    assert!(text.contains("threads") && output.stdout.is_empty(), "{text}");
+}
+
+#[test]
+fn ranks_have_to_be_threads() {
+    let bench = "\"$MSCCLRS\" bench allreduce --ranks 2 -b 64 -e 64 -n 1 -w 0";
+    let said = ended(&sh("--seeds 1", bench), 1);
+    assert!(said.contains("exited with status 2 before it ran a kernel"), "{said}");
+    assert!(said.contains("with --threads"), "{said}");
+    let said = ended(&sh("--seeds 1", &format!("{bench} --threads")), 0);
+    assert!(said.contains("# Nothing was found."), "{said}");
 }
 
 #[test]

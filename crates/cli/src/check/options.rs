@@ -255,7 +255,7 @@ fn schedules() -> impl TypedValueParser<Value = Schedule> {
 }
 
 fn parse_seeds(text: &str) -> Result<u64, String> {
-    number(text, "a number of seeds", 1, 1_000_000_000)
+    number(text, "a number of seeds", 1, 1_000_000)
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {

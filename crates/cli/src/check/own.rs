@@ -20,7 +20,7 @@ use crate::bench::collective::enqueue;
 use crate::bench::files;
 use crate::bench::lines::{Line, lines_of};
 use crate::bench::memory::Memory;
-use crate::bench::sizes::{Sweep, format_size};
+use crate::bench::sizes::format_size;
 use crate::bench::types::type_name;
 use crate::options::{Algorithm, Buffers};
 use crate::output::{say, told};
@@ -54,7 +54,7 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
     let names: Vec<String> = subjects.iter().map(|subject| subject.name.clone()).collect();
     let checks = looks.checks();
     let steps = looks.seeds() * (checks.len() * subjects.len()) as u64;
-    let title = title(collective, own, sweep, looks);
+    let title = title(collective, own, &lines, looks);
     let mut table = Table::open(looks.json.as_deref(), steps, &title, &names);
     let mut all = Vec::new();
     let mut trace = None;
@@ -67,15 +67,18 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
             subject,
             lines: &lines,
             config: &config,
-            keep_timeline: looks.trace.is_some(),
+            trace: match looks.trace {
+                None => Trace::Nothing,
+                Some(_) if steps == 1 => Trace::Everything,
+                Some(_) => Trace::Findings,
+            },
         };
         let mut new = Vec::new();
         let mut row = Row::new(collective.name(), Some(subject.name.clone()), word(check));
         for (mode, outcome) in case.run_all(looks, check, &table)? {
             row.seeds += 1;
             row.accesses += outcome.accesses;
-            let is_wanted = outcome.finding.is_some() || steps == 1;
-            trace = trace.or(outcome.timeline.filter(|_| is_wanted));
+            trace = trace.or(outcome.timeline);
             let Some(first) = outcome.finding else { continue };
             row.findings += 1;
             let again = again(collective, own, subject, mode);
@@ -103,14 +106,17 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
 }
 
 /// For people: what is checked.
-fn title(collective: Collective, own: &OwnOptions, sweep: Sweep, looks: &Looks) -> String {
+fn title(collective: Collective, own: &OwnOptions, lines: &[Line], looks: &Looks) -> String {
     let types: Vec<_> = own.types.0.iter().map(|data_type| type_name(*data_type)).collect();
+    // Sizes of less than an element are left out.
+    let sizes = || lines.iter().map(|line| line.bytes);
+    let (least, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     format!(
         "{}, {} ranks, {} to {} bytes of {}: {}",
         collective.name(),
         own.ranks,
-        format_size(sweep.begin),
-        format_size(sweep.end),
+        format_size(least),
+        format_size(largest),
         types.join(", "),
         looks.told()
     )
@@ -179,7 +185,15 @@ struct Case<'a> {
     subject: &'a Subject,
     lines: &'a [Line],
     config: &'a CpuConfig,
-    keep_timeline: bool,
+    trace: Trace,
+}
+
+/// Which runs keep their timelines, which are large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trace {
+    Everything,
+    Findings,
+    Nothing,
 }
 
 /// A wrong result.
@@ -226,8 +240,19 @@ impl Case<'_> {
                 });
             }
             drop(sender);
-            for (mode, outcome) in receiver {
+            for (mode, mut outcome) in receiver {
                 table.step(format!("{} {mode}", self.subject.name));
+                let has_timeline = |outcome: &Result<Outcome>| {
+                    outcome.as_ref().is_ok_and(|outcome| outcome.timeline.is_some())
+                };
+                // Only the first is wanted in the end.
+                let mut before = outcomes.range(..mode.seed).map(|(_, (_, outcome))| outcome);
+                if has_timeline(&outcome)
+                    && before.any(has_timeline)
+                    && let Ok(outcome) = &mut outcome
+                {
+                    outcome.timeline = None;
+                }
                 outcomes.insert(mode.seed, (mode, outcome));
             }
         });
@@ -245,7 +270,8 @@ impl Case<'_> {
 
     /// All calls in one simulation. An error if it could not be run.
     fn run(&self, mode: Mode) -> Result<Outcome> {
-        let simulation = Simulation::with_config(mode, self.config.clone(), self.keep_timeline)?;
+        let is_kept = self.trace != Trace::Nothing;
+        let simulation = Simulation::with_config(mode, self.config.clone(), is_kept)?;
         let bootstraps = LocalBootstrap::create(self.own.ranks, set_up_limit()?);
         let ends: Vec<Result<Option<Wrong>>> = std::thread::scope(|scope| {
             let ranks: Vec<_> = (0..)
@@ -259,11 +285,14 @@ impl Case<'_> {
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
         });
         let (accesses, _) = simulation.trace_sum();
-        let timeline = simulation.timeline();
+        let timeline = |finding: &Option<ReportedFinding>| {
+            let is_wanted = self.trace == Trace::Everything || finding.is_some();
+            if is_wanted { simulation.timeline() } else { None }
+        };
         if let Some(finding) = simulation.finding() {
             // Every rank has an error that says the same.
             let finding = Some(ReportedFinding::from(&finding));
-            return Ok(Outcome { accesses, finding, timeline });
+            return Ok(Outcome { accesses, timeline: timeline(&finding), finding });
         }
         let mut wrong: Option<Wrong> = None;
         for (rank, end) in ends.into_iter().enumerate() {
@@ -278,7 +307,7 @@ impl Case<'_> {
             text: format!("{WRONG_RESULT}: {}", wrong.what),
             sites: Vec::new(),
         });
-        Ok(Outcome { accesses, finding, timeline })
+        Ok(Outcome { accesses, timeline: timeline(&finding), finding })
     }
 
     /// One rank's part; gives what is wrong with its results.

@@ -558,10 +558,10 @@ impl Worker {
             devices: self.joined,
             launches: state.launches.len() as u64,
             running: self.devices.values().map(Scheduler::running).sum(),
-            // Between two ends they are not news.
             steps,
             finding: state.finding.clone(),
         };
+        // While launches run, steps alone are not news: there are more at every look.
         let known = Progress { steps: now.steps, ..self.progress.clone() };
         if now != known || (now.running == 0 && now != self.progress) {
             on_progress(&now);
