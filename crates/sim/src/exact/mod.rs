@@ -10,6 +10,7 @@ mod cells;
 mod clock;
 mod finding;
 mod launches;
+mod listeners;
 mod memory;
 mod mode;
 mod moves;
@@ -24,8 +25,9 @@ mod world;
 
 pub(crate) use clock::{Known, join};
 pub use finding::{Finding, FindingKind, Site};
+pub use listeners::{Listeners, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
-pub use world::{Hold, Listeners, OnProgress, OnTimeline, Progress, World};
+pub use world::{Hold, World};

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use mscclrs_device::arch::host::WATCHED;
 
 use super::finding::{Finding, FindingKind};
+use super::listeners::{Listeners, Progress};
 use super::mode::{Mode, Schedule};
 use super::random::Random;
 use super::watch::{Watch, is_slow};
@@ -69,37 +70,6 @@ struct Results {
 /// The thread ends when the world and its devices are dropped. After a finding every queue of its
 /// devices has stopped: their errors hold the report.
 pub struct World(Arc<Shared>);
-
-/// What gets all steps of a world, as Perfetto reads them, when lanes have run and none can go on.
-pub type OnTimeline = Box<dyn Fn(&str) + Send + Sync>;
-
-/// What gets how far a world is: when that has changed, and before any host thread learns that a launch
-/// has ended or that something was found.
-pub type OnProgress = Box<dyn Fn(&Progress) + Send + Sync>;
-
-/// Who hears of a world while it runs. Both are called on its thread, and lanes wait meanwhile.
-#[derive(Default)]
-pub struct Listeners {
-    /// Without it steps are not kept.
-    pub timeline: Option<OnTimeline>,
-    /// Gets every change.
-    pub progress: Option<OnProgress>,
-}
-
-/// How far a world is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Devices that it ever had.
-    pub devices: u64,
-    /// Launches that have begun.
-    pub launches: u64,
-    /// Those of them that have not ended.
-    pub running: u64,
-    /// Accesses of lanes.
-    pub steps: u64,
-    /// What was found.
-    pub finding: Option<Finding>,
-}
 
 /// While it lives, the world begins nothing: what is sent meanwhile begins together.
 pub struct Hold(Arc<Shared>);
@@ -524,9 +494,9 @@ impl Worker {
     /// Ends all work after a finding, and takes no more.
     fn stop(&mut self) {
         let text = self.watch.finding().map_or(String::new(), |finding| finding.to_string());
-        self.tell();
         // Before anybody learns of it: the process may end then.
         self.hand_on();
+        self.tell();
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
             if device.fail_all(&error) {

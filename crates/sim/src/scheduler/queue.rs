@@ -144,7 +144,13 @@ impl Queue {
         mut begin: impl FnMut(u32, Launch, Option<LaunchKnowledge>),
     ) -> bool {
         let id = self.shared.id;
+        // After a finding nothing ends but by being stopped, so nobody goes on as if all were well.
+        let failed =
+            |known: &Option<&mut Knowledge>| known.as_ref().is_some_and(|k| k.has_failed());
         loop {
+            if !self.stopped && failed(&known) {
+                return false;
+            }
             match &mut self.current {
                 None => {
                     let Some(item) = self.items.pop_front() else { return false };
@@ -163,6 +169,9 @@ impl Queue {
                 Some(Current::Running(running)) => {
                     if !self.stopped {
                         step(running, id, &mut known, &mut begin);
+                        if failed(&known) {
+                            return false;
+                        }
                     }
                     if !running.is_over(self.stopped) {
                         let waits = running.moves.is_empty() && running.ready.is_empty();
