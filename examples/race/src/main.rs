@@ -53,6 +53,7 @@ fn rank(options: Options, bootstrap: LocalBootstrap, rank: u32) -> Result<()> {
     let message = if rank == 0 { 41_u32 } else { 0 };
     memory.write(&stream, 0, &message.to_le_bytes().repeat(WORDS as usize))?;
     // Rank 1's zeros are there before the message comes.
+    communicator.synchronize(&stream)?;
     communicator.bootstrap().barrier()?;
     let args = HandOverArgs {
         guard: communicator.guard(0),
