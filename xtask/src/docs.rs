@@ -23,12 +23,13 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     targets.filter(|target| !target.is_empty() && !target.contains("://"))
 }
 
-/// What stands between "```" and "```".
+/// The code that stands between "```" and "```". What programs print is text: their tests hold it.
 fn blocks(text: &str) -> impl Iterator<Item = &str> {
     text.split("```")
         .skip(1)
         .step_by(2)
         .filter_map(|block| block.split_once('\n'))
+        .filter(|(language, _)| *language != "text")
         .map(|(_, code)| code)
 }
 
@@ -65,6 +66,7 @@ fn quoted_code_is_that_of_the_examples() {
         "examples/ping_pong/src/main.rs",
     ];
     assert_quotes("docs/src/own-kernel.md", &crate_of_kernels);
+    assert_quotes("docs/src/checking.md", &["examples/race/src/lib.rs"]);
 }
 
 #[test]

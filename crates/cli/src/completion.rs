@@ -37,7 +37,8 @@ fn for_people(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
     let mut shown = Command::new(command.get_name().to_owned())
         .args(arguments)
-        .subcommands(children(command).map(for_people));
+        .subcommands(children(command).map(for_people))
+        .subcommand_negates_reqs(command.is_subcommand_negates_reqs_set());
     if let Some(about) = command.get_about() {
         shown = shown.about(about.clone());
     }

@@ -23,7 +23,7 @@ pub(crate) unsafe fn begin(cli: &Cli) -> Result<()> {
         unsafe { std::env::set_var(env::DEBUG_FORMAT.name, "json") };
     }
     match &cli.command {
-        Command::Bench(_) | Command::Launch(_) => start(),
+        Command::Bench(_) | Command::Check(_) | Command::Launch(_) => start(),
         // What is wrong with a variable is in its report.
         Command::Info(_) => start().or(Ok(())),
         // These have nothing to say.

@@ -1,6 +1,7 @@
 //! The mscclrs command.
 
 mod bench;
+mod check;
 mod completion;
 mod harness;
 mod info;
@@ -61,6 +62,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
             unsafe { nccl::prepare_environment() };
             bench::run(bench)
         }
+        Command::Check(options) => check::run(options),
         Command::Completion(options) => completion::run(options),
         Command::Info(options) => info::run(options),
         Command::Kernel(kernel) => kernel::run(kernel),

@@ -8,6 +8,7 @@ use mscclrs_ptx::CUBIN_CAPABILITIES;
 
 use crate::bench::sizes::parse_size;
 use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::check::CheckOptions;
 use crate::completion::CompletionOptions;
 use crate::info::InfoOptions;
 use crate::launch::{GUARD, LaunchOptions};
@@ -30,6 +31,9 @@ pub(crate) enum Command {
     /// Measure, and check every result.
     #[command(subcommand)]
     Bench(Bench),
+    /// Look for races, deadlocks and other faults of kernels, in simulations: of one's own programs, or
+    /// of this project's collectives.
+    Check(CheckOptions),
     /// Print what a shell needs to complete this command's words.
     Completion(CompletionOptions),
     /// Tell what this machine offers, what the environment says, and what is wrong.
@@ -273,7 +277,7 @@ fn parse_rounds(text: &str) -> Result<u32, String> {
     number(text, "a number of round trips", 1, 1_000_000).map(|rounds| rounds as u32)
 }
 
-fn parse_factor(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_factor(text: &str) -> Result<u64, String> {
     number(text, "a factor", 2, 1 << 40)
 }
 
@@ -285,31 +289,37 @@ fn parse_graph(text: &str) -> Result<u64, String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Algorithm {
     pub(crate) name: String,
-    pub(crate) shape: Shape,
+    /// The launch that was asked for.
+    pub(crate) shape: Option<Shape>,
 }
+
+/// The launch of an algorithm where none is asked for.
+const USUAL_SHAPE: Shape = Shape { blocks: 16, threads: 256 };
 
 impl Algorithm {
     /// The table that has nothing else, for one of the collectives; nothing if it has no such
     /// algorithm.
     pub(crate) fn all_reduce(&self) -> Option<Tuning> {
         let algorithm = AllReduce::ALL.into_iter().find(|a| a.name() == self.name)?;
-        Some(Tuning::only(algorithm, AllGather::Mesh, self.shape))
+        Some(Tuning::only(algorithm, AllGather::Mesh, self.shape.unwrap_or(USUAL_SHAPE)))
     }
 
     /// As [`Algorithm::all_reduce`].
     pub(crate) fn all_gather(&self) -> Option<Tuning> {
         let algorithm = AllGather::ALL.into_iter().find(|a| a.name() == self.name)?;
-        Some(Tuning::only(AllReduce::Mesh, algorithm, self.shape))
+        Some(Tuning::only(AllReduce::Mesh, algorithm, self.shape.unwrap_or(USUAL_SHAPE)))
     }
 }
 
-fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
-    let (name, shape) = text.split_once(':').unwrap_or((text, "16x256"));
+pub(crate) fn parse_algorithm(text: &str) -> Result<Algorithm, String> {
+    let Some((name, shape)) = text.split_once(':') else {
+        return Ok(Algorithm { name: text.into(), shape: None });
+    };
     let number = |text: &str| text.parse::<u32>().ok().filter(|n| (1..=1024).contains(n));
     let parts = shape.split_once('x').and_then(|(b, t)| Some((number(b)?, number(t)?)));
     match parts {
         Some((blocks, threads)) if threads.is_multiple_of(32) && blocks <= 128 => {
-            Ok(Algorithm { name: name.into(), shape: Shape { blocks, threads } })
+            Ok(Algorithm { name: name.into(), shape: Some(Shape { blocks, threads }) })
         }
         _ => Err(format!(
             "'{shape}' is not a launch; allowed are blocks x threads like 8x256, at most 128 blocks, \

@@ -71,15 +71,25 @@ pub(crate) fn sentence<C: CommandFactory>(error: &clap::Error, arguments: &[Stri
             format!("{argument} takes no value, so '{value}' is not allowed; allowed is {argument}")
         }
         ErrorKind::UnknownArgument => {
-            let what = if argument.starts_with('-') { "has no option" } else { "does not take" };
-            let meant = meant_option(command, &argument);
-            format!("{path} {what} '{argument}'{meant}; {}", allowed(&options(command)))
+            let what = match argument.starts_with('-') {
+                true => "has no option",
+                false if command.has_subcommands() => {
+                    return no_command(&root, command, &path, &argument);
+                }
+                false => "does not take",
+            };
+            let global = inherited(&root, arguments);
+            let meant = meant_option(command, &global, &argument);
+            format!("{path} {what} '{argument}'{meant}; {}", allowed(&options(command, &global)))
         }
         ErrorKind::InvalidSubcommand => {
             let given = text(ContextKind::InvalidSubcommand);
             no_command(&root, command, &path, &given)
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            format!("{path} needs a command; {}", allowed(&commands(command)))
+        }
+        ErrorKind::MissingRequiredArgument if command.has_subcommands() => {
             format!("{path} needs a command; {}", allowed(&commands(command)))
         }
         ErrorKind::MissingRequiredArgument => {
@@ -136,6 +146,19 @@ fn addressed<'a>(root: &'a Command, arguments: &[String]) -> (&'a Command, Strin
     (command, path)
 }
 
+/// Options that the command has from those above it but the first, whose options are everybody's.
+fn inherited<'a>(root: &'a Command, arguments: &[String]) -> Vec<&'a clap::Arg> {
+    let (mut command, mut found) = (root, Vec::new());
+    for argument in arguments {
+        let Some(next) = command.find_subcommand(argument) else { break };
+        if !std::ptr::eq(command, root) {
+            found.extend(command.get_arguments().filter(|argument| argument.is_global_set()));
+        }
+        command = next;
+    }
+    found
+}
+
 /// Says that a command has no such command below it.
 pub(crate) fn no_command(root: &Command, here: &Command, path: &str, given: &str) -> String {
     let meant = meant_command(root, here, given);
@@ -155,9 +178,10 @@ fn meant_command(root: &Command, here: &Command, given: &str) -> String {
 }
 
 /// An option that was mistyped.
-fn meant_option(command: &Command, given: &str) -> String {
+fn meant_option(command: &Command, global: &[&clap::Arg], given: &str) -> String {
     let Some(name) = given.strip_prefix("--") else { return String::new() };
-    let visible = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let all = command.get_arguments().chain(global.iter().copied());
+    let visible = all.filter(|argument| !argument.is_hide_set());
     let version = command.get_version().map(|_| "version");
     let long = visible.filter_map(clap::Arg::get_long).chain(["help"]).chain(version);
     let spelled: Vec<String> = similar(name, long).iter().map(|name| format!("--{name}")).collect();
@@ -175,13 +199,18 @@ fn values(command: &Command, argument: &str) -> Vec<String> {
     values.iter().map(|value| value.get_name().to_owned()).collect()
 }
 
+/// The commands below this one, and the one of somebody else that it runs, if it does.
 fn commands(command: &Command) -> Vec<String> {
-    children(command).map(|command| command.get_name().to_owned()).collect()
+    let names = children(command).map(|command| command.get_name().to_owned());
+    let others = command.get_positionals().filter(|taken| taken.is_last_set());
+    let name = |taken: &clap::Arg| taken.get_value_names().map(|names| format!("-- {}", names[0]));
+    names.chain(others.filter_map(name)).collect()
 }
 
-fn options(command: &Command) -> Vec<String> {
+fn options(command: &Command, global: &[&clap::Arg]) -> Vec<String> {
     let mut names = Vec::new();
-    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+    let all = command.get_arguments().chain(global.iter().copied());
+    for argument in all.filter(|argument| !argument.is_hide_set()) {
         match (argument.get_short(), argument.get_long()) {
             (Some(short), _) => names.push(format!("-{short}")),
             (None, Some(long)) => names.push(format!("--{long}")),

@@ -11,11 +11,17 @@ fn mscclrs(arguments: &str) -> Command {
 
 /// Command line, and what the sentence holds.
 const WRONG: &[(&str, &[&str])] = &[
-    ("", &["needs a command", "bench, completion, info, kernel, launch, man"]),
-    ("dance", &["no command 'dance';", "allowed are bench, completion, info, kernel, launch, man"]),
+    ("", &["needs a command", "bench, check, completion, info, kernel, launch, man"]),
+    (
+        "dance",
+        &["no command 'dance';", "allowed are bench, check, completion, info, kernel, launch, man"],
+    ),
     ("bnech", &["no command 'bnech' (did you mean 'bench'?); allowed"]),
     ("hepl", &["no command 'hepl' (did you mean 'help'?)"]),
-    ("allreduce", &["no command 'allreduce' (did you mean 'mscclrs bench allreduce'?)"]),
+    (
+        "allreduce",
+        &["'allreduce' (did you mean 'mscclrs bench allreduce' or 'mscclrs check allreduce'?)"],
+    ),
     ("--verison", &["no option '--verison' (did you mean '--version'?)", "--help, --version"]),
     ("bench all", &["(did you mean 'allreduce' or 'allgather'?)"]),
     ("bench allreduce --rnaks=2", &["no option '--rnaks' (did you mean '--ranks'?); allowed"]),
@@ -77,6 +83,33 @@ const WRONG: &[(&str, &[&str])] = &[
     ("bench allreduce --compare mpi", &["--compare: 'mpi'", "nccl"]),
     ("bench allreduce --device cpu --compare nccl", &["--compare", "--device cuda"]),
     ("bench allreduce --plot out.png", &["--plot: 'out.png'", ".svg"]),
+    ("check", &["mscclrs check needs a command; allowed are allreduce, allgather, -- COMMAND"]),
+    ("check --", &["mscclrs check needs a command; allowed are"]),
+    ("check cargo test", &["no command 'cargo'; allowed are allreduce, allgather, -- COMMAND"]),
+    ("check alreduce", &["no command 'alreduce' (did you mean 'allreduce'?)"]),
+    ("check allreduce -- true", &["does not take 'true'"]),
+    ("check --mode weka -- true", &["--mode: 'weka' is not allowed (did you mean 'weak'?)", "all"]),
+    ("check --mode checked,wek allgather", &["--mode: 'wek' is not allowed", "checked, weak"]),
+    ("check allreduce --schedule randm", &["(did you mean 'random'?); allowed are random"]),
+    ("check --seeds 0 -- true", &["--seeds: '0' is not a number of seeds", "1 to"]),
+    ("check --seeds 2 --seeds 3 -- true", &["--seeds was given twice"]),
+    ("check --first-seed -1 -- true", &["--first-seed: '-1' is not a seed; allowed are 0 to"]),
+    (
+        "check --first-seed 18446744073709551615 -- true",
+        &["--first-seed: 10 seeds from", "allowed are 0 to 18446744073709551605"],
+    ),
+    ("check --time-limit 0 -- true", &["--time-limit: '0' is not a time limit", "0.001 to"]),
+    ("check --time-limit 5 allreduce", &["--time-limit is for a command; allowed is"]),
+    ("check allreduce --sedes 3", &["no option '--sedes' (did you mean '--seeds'?)"]),
+    ("check --json /nowhere/x -- true", &["--json: '/nowhere/x'", "folder"]),
+    ("check --trace /nowhere/x -- true", &["--trace: '/nowhere/x'", "folder"]),
+    ("check --json a --trace ./a -- true", &["--trace: names the file of --json"]),
+    ("check allreduce --algorithm dirct", &["has no 'dirct' (did you mean 'direct'?)"]),
+    ("check allgather --algorithm mesh:2x33", &["--algorithm: '2x33'", "multiple of 32"]),
+    ("check allreduce --ranks 1", &["--ranks: '1'", "2 to 64"]),
+    ("check allreduce -b 2K -e 1K", &["-b: 2K is larger than -e 1K"]),
+    ("check allreduce -e 1G", &["-e: 1G is too much for a simulation", "16M"]),
+    ("check allgather -e 8", &["-e: no size of this check", "on 3 ranks", "12 bytes"]),
     ("completion", &["completion needs <SHELL>; allowed are bash, elvish, fish"]),
     ("completion fsh", &["<SHELL>: 'fsh' is not allowed (did you mean 'fish'?); allowed are bash"]),
     ("completion tcsh", &["<SHELL>: 'tcsh' is not allowed; allowed are bash"]),
@@ -110,9 +143,14 @@ fn wrong_input_is_answered_by_one_sentence_and_status_2() {
 
 #[test]
 fn help_and_version_are_no_errors() {
-    for arguments in
-        ["--help", "bench --help", "bench allreduce --help", "bench allgather -h", "man -h"]
-    {
+    for arguments in [
+        "--help",
+        "bench --help",
+        "bench allreduce --help",
+        "check --help",
+        "check allgather -h",
+        "man -h",
+    ] {
         let output = mscclrs(arguments).output().expect("ran");
         assert_eq!(output.status.code(), Some(0), "{arguments}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("Usage: mscclrs"), "{arguments}");

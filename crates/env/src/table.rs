@@ -89,6 +89,10 @@ table! {
         ), "none",
         "Runs the CPU devices of this process, whose ranks are threads, in an order that follows from \
          the seed or the departures, and looks for faults of kernels.";
+    SIM_REPORT = "MSCCLRS_SIM_REPORT", None,
+        Kind::Text("a folder that exists"), "none",
+        "With MSCCLRS_SIM: a folder in which each process leaves a file of JSON that says what its \
+         simulation met.";
     SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
         Kind::Path, "none",
         "With MSCCLRS_SIM: a file that gets every access in its order, for Perfetto.";

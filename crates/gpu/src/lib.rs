@@ -20,6 +20,7 @@ pub mod fuzz;
 mod graph;
 mod handle;
 mod limits;
+mod report;
 mod rlimits;
 pub mod simulation;
 mod stream;

@@ -11,6 +11,7 @@ pub use mscclrs_sim::{
 use mscclrs_sim::{DeviceConfig, Hold, World};
 
 use crate::cpu::{self, CpuDevice};
+pub use crate::report::{Report, ReportedFinding, ReportedSite};
 use crate::{CpuConfig, Device, Error, Result};
 
 /// Devices of one process, for ranks that are its threads. One thread runs all their kernels: which lane

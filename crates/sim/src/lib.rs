@@ -26,8 +26,8 @@ pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_report
 pub use error::{LaunchError, Stopped};
 pub use exact::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Hold, MappedMemory, MemoryOwner, Mode, ModeError, OnTimeline, Outcome, Ran, Schedule, Site,
-    TestMemory, World, explore, shorten,
+    Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnProgress, OnTimeline, Outcome,
+    Progress, Ran, Schedule, Site, TestMemory, World, explore, shorten,
 };
 pub use point::Point;
 pub use reaper::release_later;

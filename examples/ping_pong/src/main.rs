@@ -25,6 +25,9 @@ fn rank(kind: BackendKind, bootstrap: LocalBootstrap, rank: u32) -> Result<()> {
 
     // Each side registers its memory and learns the other's.
     let memory = device.alloc(4 * WORDS as u64, MemoryKind::Shareable)?;
+    // What was enqueued is there before the peer learns of the memory.
+    memory.write(&stream, 0, &[0; 4 * WORDS as usize])?;
+    communicator.synchronize(&stream)?;
     let local = communicator.register_memory(&memory)?;
     communicator.send_memory(&local, peer, TAG)?;
     let remote = communicator.recv_memory(peer, TAG)?;

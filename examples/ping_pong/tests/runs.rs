@@ -23,3 +23,15 @@ fn unknown_device_is_refused_with_what_is_allowed() {
     assert!(!passed);
     assert!(said.contains("tpu") && said.contains("one of cpu, cuda"), "{said}");
 }
+
+#[test]
+fn simulations_find_no_fault() {
+    for mode in ["checked", "weak"] {
+        for seed in 0..3 {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ping_pong"));
+            let output = command.env("MSCCLRS_SIM", format!("{mode},seed={seed}")).output();
+            let output = output.expect("ran");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}

@@ -325,7 +325,7 @@ impl Run<'_> {
 }
 
 /// Enqueues the call on the run's memory.
-fn enqueue(
+pub(crate) fn enqueue(
     collectives: &Collectives,
     memory: &Memory,
     rank: &Rank,

@@ -11,9 +11,9 @@ use mscclrs_gpu::BackendKind;
 use crate::bench::files;
 use crate::bench::report::require_writable;
 use crate::bench::sizes::{SMALLEST, Step, Sweep, format_size, in_words};
-use crate::bench::types::type_name;
+use crate::bench::types::{DataTypes, ReduceOps, type_name};
 use crate::harness::Schedule;
-use crate::options::{CollectiveOptions, DeviceChoice};
+use crate::options::{Algorithm, CollectiveOptions, DeviceChoice};
 use crate::ranks::Plan;
 use crate::rival::Collective;
 use crate::similar::did_you_mean;
@@ -86,24 +86,7 @@ impl CollectiveOptions {
 
     /// The table of the one algorithm that was asked for.
     pub(crate) fn tuning(&self, collective: Collective) -> Result<Option<Tuning>> {
-        let Some(algorithm) = &self.algorithm else { return Ok(None) };
-        let (tuning, names) = match collective {
-            Collective::AllGather => {
-                (algorithm.all_gather(), AllGather::ALL.map(AllGather::name).to_vec())
-            }
-            Collective::AllReduce => {
-                (algorithm.all_reduce(), AllReduce::ALL.map(AllReduce::name).to_vec())
-            }
-        };
-        tuning.map(Some).ok_or_else(|| {
-            let meant = did_you_mean(&algorithm.name, names.iter().copied());
-            usage!(
-                "--algorithm: {} has no '{}'{meant}; allowed are {}",
-                collective.name(),
-                algorithm.name,
-                names.join(", ")
-            )
-        })
+        self.algorithm.as_ref().map(|algorithm| algorithm.tuning(collective)).transpose()
     }
 
     /// The sizes, with the device's usual ends.
@@ -150,6 +133,29 @@ impl CollectiveOptions {
     }
 }
 
+impl Algorithm {
+    /// The table that has nothing else.
+    pub(crate) fn tuning(&self, collective: Collective) -> Result<Tuning> {
+        let (tuning, names) = match collective {
+            Collective::AllGather => {
+                (self.all_gather(), AllGather::ALL.map(AllGather::name).to_vec())
+            }
+            Collective::AllReduce => {
+                (self.all_reduce(), AllReduce::ALL.map(AllReduce::name).to_vec())
+            }
+        };
+        tuning.ok_or_else(|| {
+            let meant = did_you_mean(&self.name, names.iter().copied());
+            usage!(
+                "--algorithm: {} has no '{}'{meant}; allowed are {}",
+                collective.name(),
+                self.name,
+                names.join(", ")
+            )
+        })
+    }
+}
+
 /// One line of the table: a size, a type and an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
@@ -165,16 +171,22 @@ pub(crate) fn lines(
     sweep: Sweep,
     ranks: u32,
 ) -> impl Iterator<Item = Line> {
+    lines_of(collective, (&options.types, &options.ops), sweep, ranks)
+}
+
+/// As [`lines`], of these types and operations.
+pub(crate) fn lines_of(
+    collective: Collective,
+    (types, ops): (&DataTypes, &ReduceOps),
+    sweep: Sweep,
+    ranks: u32,
+) -> impl Iterator<Item = Line> + use<> {
     let ops = match collective {
         Collective::AllGather => vec![ReduceOp::Sum],
-        Collective::AllReduce => options.ops.0.clone(),
+        Collective::AllReduce => ops.0.clone(),
     };
-    let pairs: Vec<_> = options
-        .types
-        .0
-        .iter()
-        .flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op)))
-        .collect();
+    let pairs: Vec<_> =
+        types.0.iter().flat_map(|&data_type| ops.iter().map(move |&op| (data_type, op))).collect();
     pairs.into_iter().flat_map(move |(data_type, op)| {
         let mut last = None;
         sweep.sizes().filter_map(move |asked| {

@@ -1,14 +1,14 @@
 //! `mscclrs bench`.
 
-mod check;
-mod collective;
+pub(crate) mod check;
+pub(crate) mod collective;
 mod compare;
 mod data;
-mod files;
+pub(crate) mod files;
 mod header;
 mod hop;
-mod lines;
-mod memory;
+pub(crate) mod lines;
+pub(crate) mod memory;
 mod plot;
 pub(crate) mod report;
 mod row;

@@ -46,6 +46,10 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             read.err().map(|_| "the list cannot be read".into())
         }
         Reader::LogFile => value.parse::<FilePattern>().err().map(|error| error.to_string()),
+        Reader::Folder => {
+            let is_there = std::path::Path::new(value).is_dir();
+            (!is_there).then(|| "there is no such folder".into())
+        }
         Reader::Simulation => value.parse::<Mode>().err().map(|error| error.to_string()),
         Reader::Subsystems => value.parse::<Subsystems>().err().map(|error| error.to_string()),
     }
@@ -54,6 +58,7 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
 /// Who parses a text.
 enum Reader {
     Address,
+    Folder,
     Interfaces,
     LogFile,
     Simulation,
@@ -69,6 +74,8 @@ fn reader(variable: &env::Variable) -> Option<Reader> {
         Some(Reader::LogFile)
     } else if std::ptr::eq(variable, &env::SIM) {
         Some(Reader::Simulation)
+    } else if std::ptr::eq(variable, &env::SIM_REPORT) {
+        Some(Reader::Folder)
     } else if std::ptr::eq(variable, &env::DEBUG_SUBSYS) {
         Some(Reader::Subsystems)
     } else {

@@ -94,15 +94,28 @@ enum Stage {
 }
 
 /// Why a task cannot be started; one sentence.
-pub(super) struct Refused {
+pub(crate) struct Refused {
     sentence: String,
     status: u8,
 }
 
 impl Refused {
+    /// `name` is who was to run the program.
+    pub(super) fn new(name: &str, program: &str, error: &io::Error) -> Refused {
+        let (why, status) = match Errno::from_io_error(error) {
+            Some(Errno::NOENT) => ("allowed is a program's path or name in PATH", 127),
+            Some(Errno::ACCESS) => ("allowed is a file that may be executed", 126),
+            Some(Errno::MFILE) => ("`ulimit -n` with a higher number allows more ranks", 1),
+            Some(Errno::AGAIN) => ("`ulimit -u` with a higher number allows more ranks", 1),
+            _ => ("nothing was left running", 1),
+        };
+        let sentence = format!("{name}: '{program}' cannot be started: {error}; {why}");
+        Refused { sentence, status }
+    }
+
     /// Says so, and gives the exit status: as shells do, 127 for what is not there and 126 for what is no
     /// program.
-    pub(super) fn tell(self) -> ExitCode {
+    pub(crate) fn tell(self) -> ExitCode {
         output::say(&self.sentence);
         ExitCode::from(self.status)
     }
@@ -141,17 +154,8 @@ impl Job {
     pub(super) fn start(&mut self, start: Start) -> Result<(), Refused> {
         let (mark, name) = (start.mark.clone(), start.name.clone());
         let program = start.command.get_program().to_string_lossy().into_owned();
-        let (task, streams) = Task::start(start).map_err(|error| {
-            let (why, status) = match Errno::from_io_error(&error) {
-                Some(Errno::NOENT) => ("allowed is a program's path or name in PATH", 127),
-                Some(Errno::ACCESS) => ("allowed is a file that may be executed", 126),
-                Some(Errno::MFILE) => ("`ulimit -n` with a higher number allows more ranks", 1),
-                Some(Errno::AGAIN) => ("`ulimit -u` with a higher number allows more ranks", 1),
-                _ => ("nothing was left running", 1),
-            };
-            let sentence = format!("{name}: '{program}' cannot be started: {error}; {why}");
-            Refused { sentence, status }
-        })?;
+        let (task, streams) =
+            Task::start(start).map_err(|error| Refused::new(&name, &program, &error))?;
         let process = task.group().as_raw_nonzero().get();
         mscclrs_log::info!(INIT, task = name, process, program, "a task is started");
         self.guard.add(task.group());

@@ -3,6 +3,7 @@
 //! Invariant: when the command ends, so have the ranks and whatever runs in their process groups. On
 //! every way out the command itself ends them and waits; if it is killed, its guard ends them.
 
+pub(crate) mod alone;
 mod environment;
 mod guard;
 mod hosts;

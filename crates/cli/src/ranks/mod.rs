@@ -39,7 +39,11 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    fn new(bootstrap: Arc<dyn Bootstrap>, device: Device, form: &'static str) -> Result<Rank> {
+    pub(crate) fn new(
+        bootstrap: Arc<dyn Bootstrap>,
+        device: Device,
+        form: &'static str,
+    ) -> Result<Rank> {
         let communicator = Communicator::new(bootstrap, device)?;
         // The communicator follows the variable where it is set.
         if env::TIMEOUT.text().is_none() {
@@ -50,7 +54,7 @@ impl Rank {
     }
 
     /// Runs `body`; a failure is told to the other ranks, which would wait for this one in vain.
-    fn run(&self, body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync)) -> Result<Verdict> {
+    pub(crate) fn run(&self, body: &(dyn Fn(&Rank) -> Result<Verdict> + Sync)) -> Result<Verdict> {
         let end = body(self).map_err(|error| self.explained(error));
         if let Err(error) = &end {
             self.communicator.abort(&told(error));
@@ -111,7 +115,7 @@ impl Rank {
 }
 
 /// How long ranks wait for each other during set-up.
-fn set_up_limit() -> Result<Duration> {
+pub(crate) fn set_up_limit() -> Result<Duration> {
     let limit = env::BOOTSTRAP_TIMEOUT.seconds().map_err(|error| usage!("{error}"))?;
     Ok(limit.unwrap_or(TIMEOUT))
 }

@@ -28,6 +28,8 @@ pub struct CpuConfig {
     pub simulation: Option<Mode>,
     /// The file that gets all accesses in their order then (`MSCCLRS_SIM_TRACE`).
     pub trace: Option<PathBuf>,
+    /// The folder in which each process leaves what its simulation met then (`MSCCLRS_SIM_REPORT`).
+    pub report: Option<PathBuf>,
 }
 
 impl Default for CpuConfig {
@@ -38,6 +40,7 @@ impl Default for CpuConfig {
             deadlock: None,
             simulation: None,
             trace: None,
+            report: None,
         }
     }
 }
@@ -60,6 +63,8 @@ impl CpuConfig {
         config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
         config.simulation = env::SIM.parse_in(source, |text| text.parse().ok())?;
         config.trace = env::SIM_TRACE.value(source).map(PathBuf::from);
+        config.report = env::SIM_REPORT
+            .parse_in(source, |text| Some(PathBuf::from(text)).filter(|folder| folder.is_dir()))?;
         Ok(config)
     }
 }
@@ -101,6 +106,7 @@ mod tests {
             ("MSCCLRS_CPU_DEADLOCK_MS", "-1"),
             ("MSCCLRS_SIM", "chekced,seed=1"),
             ("MSCCLRS_SIM", "7"),
+            ("MSCCLRS_SIM_REPORT", "/nowhere"),
         ] {
             let text = with(name, value).unwrap_err().to_string();
             assert!(text.contains(&format!("{name}={value}: allowed is ")), "{text}");

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use mscclrs_device::Kernel;
-use mscclrs_sim::{OnTimeline, World};
+use mscclrs_sim::{Listeners, OnTimeline, World};
 
 use super::config::SHARED_BYTES;
 use super::event::CpuEvent;
@@ -18,6 +18,7 @@ use super::stream::CpuStream;
 use crate::backend::{
     BackendDevice, BackendEvent, BackendFunction, BackendMapping, BackendMemory, BackendStream,
 };
+use crate::report;
 use crate::{
     BackendKind, CpuConfig, Error, ExportedHandle, HandleKind, Limits, MemoryKind, Result,
 };
@@ -60,8 +61,13 @@ impl CpuDevice {
         };
         let engine = match &config.simulation {
             None => mscclrs_sim::Device::start(of_engine),
-            Some(mode) => World::of_process(mode.clone(), config.trace.as_deref().map(on_timeline))
-                .map(|world| world.device(of_engine)),
+            Some(mode) => {
+                let listeners = Listeners {
+                    timeline: config.trace.as_deref().map(on_timeline),
+                    progress: config.report.as_deref().map(|folder| report::keep(folder, mode)),
+                };
+                World::of_process(mode.clone(), listeners).map(|world| world.device(of_engine))
+            }
         };
         let engine = engine.map_err(|source| Error::System { call: "pthread_create", source })?;
         Ok(CpuDevice::with_engine(ordinal, config, engine))

@@ -97,24 +97,40 @@ pub struct Finding {
     pub mode: Mode,
 }
 
-impl fmt::Display for Finding {
+impl Finding {
+    /// Its text but for the last line, which says how it is had again: for who knows that better.
+    pub fn told(&self) -> String {
+        Told(self).to_string()
+    }
+}
+
+struct Told<'a>(&'a Finding);
+
+impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.name(), self.what)?;
-        if let Some(here) = &self.here {
+        let Told(finding) = self;
+        write!(f, "{}: {}", finding.kind.name(), finding.what)?;
+        if let Some(here) = &finding.here {
             write!(f, "\n    {here}")?;
         }
-        if let Some(other) = &self.other {
+        if let Some(other) = &finding.other {
             write!(f, "\n  and before it\n    {other}")?;
         }
-        if let Some(missing) = &self.missing {
+        if let Some(missing) = &finding.missing {
             write!(f, "\n  missing: {missing}")?;
         }
-        if !self.steps.is_empty() {
+        if !finding.steps.is_empty() {
             write!(f, "\n  how it came to this, in order:")?;
-            for step in &self.steps {
+            for step in &finding.steps {
                 write!(f, "\n    {step}")?;
             }
         }
-        write!(f, "\n  to see it again: MSCCLRS_SIM={}", self.mode)
+        Ok(())
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  to see it again: MSCCLRS_SIM={}", Told(self), self.mode)
     }
 }

@@ -19,6 +19,7 @@ use mscclrs_device::arch::host::WATCHED;
 use super::decisions::{Decision, Decisions};
 use super::finding::{Finding, FindingKind};
 use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
+use super::listeners::{Listeners, Progress};
 use super::mode::Mode;
 use super::random::Random;
 use super::turns::Turn;
@@ -78,9 +79,6 @@ struct Results {
 /// devices has stopped: their errors hold the report.
 pub struct World(Arc<Shared>);
 
-/// What gets all steps of a world, as Perfetto reads them, when lanes have run and none can go on.
-pub type OnTimeline = Box<dyn Fn(&str) + Send + Sync>;
-
 /// While it lives, the world begins nothing: what is sent meanwhile begins together.
 pub struct Hold(Arc<Shared>);
 
@@ -112,14 +110,10 @@ impl Shared {
 impl World {
     /// A world without devices. With `timeline` it keeps every step, at most two million.
     pub fn start(mode: Mode, timeline: bool) -> std::io::Result<World> {
-        World::begin(mode, timeline, None)
+        World::begin(mode, timeline, Listeners::default())
     }
 
-    fn begin(
-        mode: Mode,
-        timeline: bool,
-        on_timeline: Option<OnTimeline>,
-    ) -> std::io::Result<World> {
+    fn begin(mode: Mode, timeline: bool, listeners: Listeners) -> std::io::Result<World> {
         let (join, joining) = channel();
         let shared = Arc::new(Shared {
             mode: mode.clone(),
@@ -135,7 +129,7 @@ impl World {
         let hosts = Hosts::new();
         let builder = std::thread::Builder::new().name(WORLD_THREAD.into());
         let thread = builder.spawn(move || {
-            Worker { on_timeline, ..Worker::new(mode, timeline, joining, own, hosts) }.run();
+            Worker { listeners, ..Worker::new(mode, timeline, joining, own, hosts) }.run();
         })?;
         // Told once, above.
         let _ = shared.thread.set(thread.thread().clone());
@@ -145,14 +139,15 @@ impl World {
 
     /// The world that devices of this process are in, made by the first call with its mode. The child of
     /// a fork, which has no thread of its parent, makes another one.
-    pub fn of_process(mode: Mode, timeline: Option<OnTimeline>) -> std::io::Result<&'static World> {
+    pub fn of_process(mode: Mode, listeners: Listeners) -> std::io::Result<&'static World> {
         static WORLD: Mutex<Option<(Process, &'static World)>> = Mutex::new(None);
         let mut made = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, world)) = made.as_ref().filter(|(process, _)| process.is_this()) {
             return Ok(world);
         }
         // It lives as long as the process.
-        let world = Box::leak(Box::new(World::begin(mode, timeline.is_some(), timeline)?));
+        let timeline = listeners.timeline.is_some();
+        let world = Box::leak(Box::new(World::begin(mode, timeline, listeners)?));
         *made = Some((Process::default(), world));
         Ok(world)
     }
@@ -222,9 +217,11 @@ impl Drop for World {
 pub(super) struct Worker {
     pub(super) mode: Mode,
     timeline: bool,
-    on_timeline: Option<OnTimeline>,
-    /// Steps that it has got.
+    listeners: Listeners,
+    /// Steps of the timeline that was handed on last.
     timeline_steps: u64,
+    /// What was handed on last.
+    progress: Progress,
     joining: Receiver<(DeviceConfig, Arc<Inbox>)>,
     shared: Weak<Shared>,
     hosts: Hosts,
@@ -255,8 +252,9 @@ impl Worker {
             watch: Rc::new(Watch::new(mode.clone(), timeline)),
             mode,
             timeline,
-            on_timeline: None,
+            listeners: Listeners::default(),
             timeline_steps: 0,
+            progress: Progress::default(),
             joining,
             shared,
             hosts,
@@ -374,6 +372,9 @@ impl Worker {
             self.stop();
         }
         took |= self.proceed();
+        if took {
+            self.hand_on_progress();
+        }
         self.devices.retain(|_, device| !device.is_over());
         took
     }
@@ -474,6 +475,8 @@ impl Worker {
                     if self.devices.values().all(|device| device.blocks.is_empty()) {
                         self.watch.nothing_runs();
                     }
+                    // Hosts learn of it below.
+                    self.hand_on_end();
                     // What waits for events may be able to go on too.
                     self.proceed();
                 }
@@ -520,9 +523,9 @@ impl Worker {
     /// Ends all work after a finding, and takes no more.
     fn stop(&mut self) {
         let text = self.watch.finding().map_or(String::new(), |finding| finding.to_string());
-        self.tell();
         // Before anybody learns of it: the process may end then.
         self.hand_on();
+        self.tell();
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
             if device.fail_all(&error) {
@@ -531,9 +534,42 @@ impl Worker {
         }
     }
 
-    /// Hands the steps on to whoever wants all of them.
+    /// Hands on what there is while no lane can go on.
     fn hand_on(&mut self) {
-        let Some(on_timeline) = &self.on_timeline else { return };
+        self.hand_on_progress();
+        self.hand_on_timeline();
+    }
+
+    /// Hands on what there is at the end of a block, which hosts do not know of yet. All steps only if no
+    /// more are to come, since there are many.
+    fn hand_on_end(&mut self) {
+        self.hand_on_progress();
+        if !self.devices.values().any(Scheduler::has_launches) {
+            self.hand_on_timeline();
+        }
+    }
+
+    fn hand_on_progress(&mut self) {
+        let Some(on_progress) = &self.listeners.progress else { return };
+        let state = self.watch.state.borrow();
+        let (steps, _) = state.trace.sum();
+        let now = Progress {
+            devices: self.joined,
+            launches: state.launches.len() as u64,
+            running: self.devices.values().map(Scheduler::running).sum(),
+            steps,
+            finding: state.finding.clone(),
+        };
+        // While launches run, steps alone are not news: there are more at every look.
+        let known = Progress { steps: now.steps, ..self.progress.clone() };
+        if now != known || (now.running == 0 && now != self.progress) {
+            on_progress(&now);
+            self.progress = now;
+        }
+    }
+
+    fn hand_on_timeline(&mut self) {
+        let Some(on_timeline) = &self.listeners.timeline else { return };
         let state = self.watch.state.borrow();
         let (steps, _) = state.trace.sum();
         if steps != self.timeline_steps {

@@ -39,6 +39,11 @@ impl Knowledge {
         Knowledge { device, watch, queues: BTreeMap::new() }
     }
 
+    /// Whether something was found.
+    pub(super) fn has_failed(&self) -> bool {
+        self.watch.has_failed()
+    }
+
     /// The queue got an item, or passed a wait for an event.
     pub(super) fn submitted(&mut self, queue: u64) {
         self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);

@@ -149,6 +149,16 @@ impl Scheduler {
         self.queues.iter().any(|queue| queue.completed < queue.received)
     }
 
+    /// Launches that have begun and not ended.
+    pub(crate) fn running(&self) -> u64 {
+        self.runs.len() as u64
+    }
+
+    /// Whether it runs a launch, or knows of one that is still to begin.
+    pub(crate) fn has_launches(&self) -> bool {
+        !self.runs.is_empty() || self.queues.iter().any(Queue::has_launches)
+    }
+
     pub(crate) fn config(&self) -> &DeviceConfig {
         &self.config
     }

@@ -106,6 +106,17 @@ impl Queue {
         matches!(&self.current, Some(Current::Waiting(point)) if point.is_passed())
     }
 
+    /// Whether a launch is still to end: some of what is left of the graph that runs may be none.
+    pub(super) fn has_launches(&self) -> bool {
+        let of_graph =
+            |graph: &Graph| graph.nodes.iter().any(|node| matches!(node.work, Work::Launch(_)));
+        let left = match &self.current {
+            Some(Current::Running(running)) => running.left > 0 && of_graph(&running.graph),
+            Some(Current::Waiting(_)) | None => false,
+        };
+        left || self.items.iter().any(|item| matches!(item, Item::Graph(graph) if of_graph(graph)))
+    }
+
     /// A launch of the running graph has ended.
     pub(super) fn launch_done(&mut self, node: u32) {
         if let Some(Current::Running(running)) = &mut self.current {
@@ -133,7 +144,13 @@ impl Queue {
         mut begin: impl FnMut(u32, Launch, Option<LaunchKnowledge>),
     ) -> bool {
         let id = self.shared.id;
+        // After a finding nothing ends but by being stopped, so nobody goes on as if all were well.
+        let failed =
+            |known: &Option<&mut Knowledge>| known.as_ref().is_some_and(|k| k.has_failed());
         loop {
+            if !self.stopped && failed(&known) {
+                return false;
+            }
             match &mut self.current {
                 None => {
                     let Some(item) = self.items.pop_front() else { return false };
@@ -152,6 +169,9 @@ impl Queue {
                 Some(Current::Running(running)) => {
                     if !self.stopped {
                         step(running, id, &mut known, &mut begin);
+                        if failed(&known) {
+                            return false;
+                        }
                     }
                     if !running.is_over(self.stopped) {
                         let waits = running.moves.is_empty() && running.ready.is_empty();

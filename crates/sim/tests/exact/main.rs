@@ -10,6 +10,7 @@ mod fences;
 mod holds;
 mod host_memory;
 mod late_hosts;
+mod listeners;
 mod litmus;
 mod messages;
 mod moves;

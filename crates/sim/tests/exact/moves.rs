@@ -107,6 +107,19 @@ fn a_move_that_nothing_orders_with_a_kernel_is_a_race() {
 }
 
 #[test]
+fn a_move_with_a_race_does_not_end_well() {
+    let moves = Moves::new(1);
+    let first = &moves.parts.ranks.queues[0];
+    run(first, moves.fill());
+    run(&moves.second, moves.copy());
+    moves.parts.ranks.begin();
+    // The one that came first has ended.
+    let ends = [first, &moves.second].map(|queue| queue.synchronize(LIMIT));
+    assert!(ends.iter().any(Result::is_err), "{ends:?}");
+    assert!(moves.parts.ranks.world.finding().is_some());
+}
+
+#[test]
 fn a_kernel_that_runs_when_a_move_comes_is_named() {
     let config =
         DeviceConfig { deadlock: Some(std::time::Duration::from_secs(20)), ..Default::default() };

@@ -1,0 +1,274 @@
+//! The command line of `check`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueEnum};
+use mscclrs_gpu::simulation::{Check, Mode, Schedule};
+
+use crate::bench::files;
+use crate::bench::report::require_writable;
+use crate::bench::sizes::{Step, Sweep, format_size, parse_size};
+use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
+use crate::options::{Algorithm, Buffers, Fault, number, parse_algorithm, parse_factor};
+use crate::usage::usage;
+
+/// How long one run of a command may take where nobody says: cargo may have to build it first.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+/// Options of `check`.
+#[derive(Args, Clone, Debug)]
+#[command(subcommand_negates_reqs = true, allow_negative_numbers = true)]
+pub(crate) struct CheckOptions {
+    #[command(subcommand)]
+    pub(super) own: Option<Own>,
+    #[command(flatten)]
+    pub(super) looks: Looks,
+    /// Seconds that one run of COMMAND may take; then it is ended, which counts as a failure [default:
+    /// 600].
+    #[arg(long, value_name = "SECONDS", value_parser = parse_limit)]
+    time_limit: Option<Duration>,
+    /// A program whose ranks are threads, with its arguments: it is run once for each mode and seed, on
+    /// CPU devices.
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    pub(super) command: Vec<OsString>,
+}
+
+/// What of the project's own is checked.
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum Own {
+    /// Check the algorithms of allreduce.
+    #[command(allow_negative_numbers = true)]
+    Allreduce(OwnOptions),
+    /// Check the algorithms of allgather.
+    #[command(allow_negative_numbers = true)]
+    Allgather(OwnOptions),
+}
+
+/// What is looked for, how often, and where it is told.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Looks {
+    /// What is looked for.
+    #[arg(
+        long = "mode",
+        value_enum,
+        global = true,
+        value_name = "MODES",
+        value_delimiter = ',',
+        default_value = "checked,weak"
+    )]
+    modes: Vec<Looking>,
+    /// Seeds of each mode: each makes other choices.
+    #[arg(long, global = true, value_name = "N", default_value = "10", value_parser = parse_seeds)]
+    seeds: u64,
+    /// The first seed; the others follow it.
+    #[arg(long, global = true, value_name = "SEED", default_value = "0", value_parser = parse_seed)]
+    first_seed: u64,
+    /// In which order lanes run [default: each seed chooses].
+    #[arg(long, global = true, value_name = "ORDER", value_parser = schedules())]
+    schedule: Option<Schedule>,
+    /// Go on after a finding through all seeds and modes, and tell each finding once.
+    #[arg(long, global = true)]
+    pub(super) keep_going: bool,
+    /// Write every access of the run with the first finding, in its order, for Perfetto; without a finding
+    /// that of the run, if there is only one. Runs take longer.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Write one JSON object a row to a file, when the check is whole; with - each row goes to standard
+    /// output, and the table to standard error.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Options of `check allreduce` and `check allgather`; as far as `bench` has them, the same.
+#[derive(Args, Clone, Debug)]
+pub(super) struct OwnOptions {
+    /// Only this algorithm, and its launch: direct, mesh, one-shot-ll16:2x64 (blocks x threads), ...; may
+    /// be given several times [default: all, each 2x64].
+    #[arg(long = "algorithm", value_name = "NAME[:BxT]", value_parser = parse_algorithm)]
+    pub(super) algorithms: Vec<Algorithm>,
+    /// Number of ranks, each with a CPU device of its own.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = parse_ranks)]
+    pub(super) ranks: u32,
+    /// Smallest size in bytes: 8, 1K.
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "4",
+        value_parser = parse_size)]
+    pub(super) begin: u64,
+    /// Largest size in bytes [default: 1K, or the smallest if that is larger].
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
+    pub(super) end: Option<u64>,
+    /// Factor from one size to the next.
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "16",
+        value_parser = parse_factor)]
+    pub(super) factor: u64,
+    /// Element types: half, bfloat16, float, int32, uint32 or PyTorch's names, a list, or all.
+    #[arg(short = 'd', long = "datatype", value_name = "TYPES", default_value = "float",
+        value_parser = parse_types)]
+    pub(super) types: DataTypes,
+    /// Operations: sum, min, max, a list, or all; not used by allgather.
+    #[arg(short = 'o', long = "op", value_name = "OPS", default_value = "sum",
+        value_parser = parse_ops)]
+    pub(super) ops: ReduceOps,
+    /// Kind of memory that inputs and outputs lie in.
+    #[arg(long, value_enum, default_value = "symmetric")]
+    pub(super) buffers: Buffers,
+    /// Change one byte before the check of results looks, to show that it sees.
+    #[arg(long, value_enum, hide = true, num_args = 0..=1, default_missing_value = "output",
+        require_equals = true)]
+    pub(super) inject_fault: Option<Fault>,
+}
+
+/// A word of `--mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Looking {
+    /// Races, memory that nobody wrote or has, barriers and warps that do not meet.
+    Checked,
+    /// Writes are seen as late as their order allows, so that missing order shows in results.
+    Weak,
+    /// Nothing but what stops a run: deadlocks, endless polls, panics.
+    Ordered,
+    /// All of these.
+    All,
+}
+
+impl CheckOptions {
+    /// An error about what can be seen wrong before anything runs.
+    pub(super) fn validate(&self) -> Result<()> {
+        let Looks { seeds, first_seed, json, trace, .. } = &self.looks;
+        if first_seed.checked_add(*seeds).is_none() {
+            return Err(usage!(
+                "--first-seed: {seeds} seeds from {first_seed} on pass the largest seed; allowed are 0 \
+                 to {}",
+                u64::MAX - seeds
+            ));
+        }
+        if self.own.is_some() && self.time_limit.is_some() {
+            return Err(usage!(
+                "--time-limit is for a command; allowed is mscclrs check --time-limit SECONDS -- COMMAND"
+            ));
+        }
+        if let (Some(json), Some(trace)) = (json, trace)
+            && files::is_same(json, trace)
+        {
+            return Err(usage!("--trace: names the file of --json; allowed is another one"));
+        }
+        require_writable(json.as_deref())?;
+        trace.as_ref().map_or(Ok(()), |trace| files::require_writable("--trace", trace))
+    }
+
+    /// How long a run of the command may take.
+    pub(super) fn time_limit(&self) -> Duration {
+        self.time_limit.unwrap_or(TIME_LIMIT)
+    }
+}
+
+impl Looks {
+    /// Each mode once, in the order given.
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for looking in &self.modes {
+            let more: &[Check] = match looking {
+                Looking::Checked => &[Check::Checked],
+                Looking::Weak => &[Check::Weak],
+                Looking::Ordered => &[Check::Ordered],
+                Looking::All => &[Check::Checked, Check::Weak, Check::Ordered],
+            };
+            for check in more {
+                if !checks.contains(check) {
+                    checks.push(*check);
+                }
+            }
+        }
+        checks
+    }
+
+    /// The modes of a check, one a seed.
+    pub(super) fn modes(&self, check: Check) -> impl Iterator<Item = Mode> + use<> {
+        let schedule = self.schedule.clone();
+        let seeds = self.first_seed..self.first_seed.saturating_add(self.seeds);
+        seeds.map(move |seed| Mode { check, seed, schedule: schedule.clone() })
+    }
+
+    /// How many of them.
+    pub(super) fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    /// For people: "seeds 0 to 9".
+    pub(super) fn told(&self) -> String {
+        let last = self.first_seed.saturating_add(self.seeds - 1);
+        let seeds = match self.seeds {
+            1 => format!("seed {last}"),
+            _ => format!("seeds {} to {last}", self.first_seed),
+        };
+        match &self.schedule {
+            Some(schedule) => format!("{seeds}, {}", schedule.name()),
+            None => seeds,
+        }
+    }
+}
+
+impl OwnOptions {
+    pub(super) fn sweep(&self) -> Result<Sweep> {
+        let end = self.end.unwrap_or(USUAL_END.max(self.begin));
+        if self.begin > end {
+            return Err(usage!(
+                "-b: {} is larger than -e {}; allowed are sizes up to it",
+                format_size(self.begin),
+                format_size(end)
+            ));
+        }
+        if end > LARGEST {
+            return Err(usage!(
+                "{}: {} is too much for a simulation; allowed are sizes up to {}",
+                if self.end.is_some() { "-e" } else { "-b" },
+                format_size(end),
+                format_size(LARGEST)
+            ));
+        }
+        Ok(Sweep { begin: self.begin, end, step: Step::Multiply(self.factor) })
+    }
+}
+
+/// The largest size where nobody says.
+const USUAL_END: u64 = 1 << 10;
+/// Every access of every lane is looked at.
+const LARGEST: u64 = 16 << 20;
+
+/// The word of `--mode` for a check.
+pub(super) fn word(check: Check) -> &'static str {
+    match check {
+        Check::Checked => "checked",
+        Check::Ordered => "ordered",
+        Check::Weak => "weak",
+    }
+}
+
+fn schedules() -> impl TypedValueParser<Value = Schedule> {
+    PossibleValuesParser::new(Schedule::ALL.map(|schedule| schedule.name())).map(|name| {
+        // It is one of them.
+        Schedule::ALL.into_iter().find(|s| s.name() == name).unwrap_or(Schedule::Random)
+    })
+}
+
+fn parse_seeds(text: &str) -> Result<u64, String> {
+    number(text, "a number of seeds", 1, 1_000_000)
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    number(text, "a seed", 0, u64::MAX)
+}
+
+fn parse_ranks(text: &str) -> Result<u32, String> {
+    number(text, "a number of ranks in a simulation", 2, 64).map(|ranks| ranks as u32)
+}
+
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("'{text}' is not a time limit; allowed are 0.001 to 86400 seconds"))
+}

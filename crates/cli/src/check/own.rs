@@ -1,0 +1,370 @@
+//! `check allreduce` and `check allgather`: the project's own algorithms, with ranks that are threads of
+//! this process, several simulations side by side.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use anyhow::{Context, Result, anyhow};
+use mscclrs_collectives::{AllGather, AllReduce, Collectives, Shape, Tuning};
+use mscclrs_core::{LocalBootstrap, check_environment};
+use mscclrs_gpu::CpuConfig;
+use mscclrs_gpu::simulation::{Check, Mode, ReportedFinding, Simulation};
+
+use super::findings::{self, Found};
+use super::options::{Looks, OwnOptions, word};
+use super::report::{Row, Table};
+use crate::bench::check::Checker;
+use crate::bench::collective::enqueue;
+use crate::bench::files;
+use crate::bench::lines::{Line, lines_of};
+use crate::bench::memory::Memory;
+use crate::bench::sizes::format_size;
+use crate::bench::types::type_name;
+use crate::options::{Algorithm, Buffers};
+use crate::output::{say, told};
+use crate::ranks::{Rank, Verdict, set_up_limit};
+use crate::rival::{Call, Collective};
+use crate::usage::usage;
+
+/// Two blocks of two warps: enough for every barrier and hand-over, and few enough lanes to be quick.
+const USUAL_SHAPE: Shape = Shape { blocks: 2, threads: 64 };
+
+/// Calls out of place between two waits of the host: what one leaves in scratch meets the next.
+const CALLS: u32 = 2;
+
+/// Runs every algorithm in every mode with every seed, or until something is found.
+pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Result<ExitCode> {
+    check_environment().map_err(|error| usage!("{error}"))?;
+    let config = CpuConfig::from_env().map_err(|error| usage!("{error}"))?;
+    let sweep = own.sweep()?;
+    let lines: Vec<Line> = lines_of(collective, (&own.types, &own.ops), sweep, own.ranks).collect();
+    if lines.is_empty() {
+        let sizes = own.types.0.iter().map(|t| collective.element(t.size(), own.ranks));
+        return Err(usage!(
+            "-e: no size of this check comes to one element{} on {} ranks; allowed are sizes from {} \
+             bytes",
+            collective.each(),
+            own.ranks,
+            sizes.min().unwrap_or_default()
+        ));
+    }
+    let subjects = subjects(collective, &own.algorithms)?;
+    let names: Vec<String> = subjects.iter().map(|subject| subject.name.clone()).collect();
+    let checks = looks.checks();
+    let steps = looks.seeds() * (checks.len() * subjects.len()) as u64;
+    let title = title(collective, own, &lines, looks);
+    let mut table = Table::open(looks.json.as_deref(), steps, &title, &names);
+    let mut all = Vec::new();
+    let mut trace = None;
+    for (subject, check) in
+        subjects.iter().flat_map(|subject| checks.iter().map(move |check| (subject, *check)))
+    {
+        let case = Case {
+            collective,
+            own,
+            subject,
+            lines: &lines,
+            config: &config,
+            trace: match looks.trace {
+                None => Trace::Nothing,
+                Some(_) if steps == 1 => Trace::Everything,
+                Some(_) => Trace::Findings,
+            },
+        };
+        let mut new = Vec::new();
+        let mut row = Row::new(collective.name(), Some(subject.name.clone()), word(check));
+        for (mode, outcome) in case.run_all(looks, check, &table)? {
+            row.seeds += 1;
+            row.accesses += outcome.accesses;
+            trace = trace.or(outcome.timeline);
+            let Some(first) = outcome.finding else { continue };
+            row.findings += 1;
+            let again = again(collective, own, subject, &mode);
+            let found = Found { first, runs: 1, mode: mode.to_string(), again };
+            findings::add(&mut row.found, found.clone());
+            if findings::add(&mut all, found.clone()) {
+                new.push(found);
+            }
+        }
+        table.add(&row)?;
+        new.iter().try_for_each(|found| table.tell(found))?;
+        if !all.is_empty() && !looks.keep_going {
+            break;
+        }
+    }
+    table.finish(&all)?;
+    match (&looks.trace, trace) {
+        (Some(path), Some(timeline)) => files::write(path, &timeline)?,
+        (Some(path), None) => {
+            say!("mscclrs: nothing was found, so '{}' was not written", path.display());
+        }
+        (None, _) => {}
+    }
+    Ok(ExitCode::from(u8::from(!all.is_empty())))
+}
+
+/// For people: what is checked.
+fn title(collective: Collective, own: &OwnOptions, lines: &[Line], looks: &Looks) -> String {
+    let types: Vec<_> = own.types.0.iter().map(|data_type| type_name(*data_type)).collect();
+    // Sizes of less than an element are left out.
+    let sizes = || lines.iter().map(|line| line.bytes);
+    let (least, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+    format!(
+        "{}, {} ranks, {} to {} bytes of {}: {}",
+        collective.name(),
+        own.ranks,
+        format_size(least),
+        format_size(largest),
+        types.join(", "),
+        looks.told()
+    )
+}
+
+/// An algorithm with its launch.
+struct Subject {
+    /// As `--algorithm` has it.
+    name: String,
+    tuning: Tuning,
+}
+
+/// The algorithms that were asked for, or all.
+fn subjects(collective: Collective, asked: &[Algorithm]) -> Result<Vec<Subject>> {
+    let all = |names: Vec<&str>| -> Vec<Algorithm> {
+        names.into_iter().map(|name| Algorithm { name: name.into(), shape: None }).collect()
+    };
+    let chosen = match (asked, collective) {
+        ([], Collective::AllGather) => all(AllGather::ALL.map(AllGather::name).to_vec()),
+        ([], Collective::AllReduce) => all(AllReduce::ALL.map(AllReduce::name).to_vec()),
+        (asked, _) => asked.to_vec(),
+    };
+    chosen
+        .into_iter()
+        .map(|algorithm| {
+            let shape = algorithm.shape.unwrap_or(USUAL_SHAPE);
+            let algorithm = Algorithm { shape: Some(shape), ..algorithm };
+            let name = format!("{}:{}x{}", algorithm.name, shape.blocks, shape.threads);
+            Ok(Subject { name, tuning: algorithm.tuning(collective)? })
+        })
+        .collect()
+}
+
+/// What a shell runs to see a mode's run again.
+fn again(collective: Collective, own: &OwnOptions, subject: &Subject, mode: &Mode) -> String {
+    let names = |names: Vec<&str>| names.join(",");
+    let mut command = format!(
+        "mscclrs check {} --algorithm {} --ranks {} -b {} -f {}",
+        collective.name(),
+        subject.name,
+        own.ranks,
+        own.begin,
+        own.factor
+    );
+    if let Some(end) = own.end {
+        command.push_str(&format!(" -e {end}"));
+    }
+    command
+        .push_str(&format!(" -d {}", names(own.types.0.iter().map(|t| type_name(*t)).collect())));
+    if collective == Collective::AllReduce {
+        command.push_str(&format!(" -o {}", names(own.ops.0.iter().map(|op| op.name()).collect())));
+    }
+    if own.buffers == Buffers::Plain {
+        command.push_str(" --buffers plain");
+    }
+    if let Some(schedule) = &mode.schedule {
+        command.push_str(&format!(" --schedule {}", schedule.name()));
+    }
+    format!("{command} --mode {} --first-seed {} --seeds 1", word(mode.check), mode.seed)
+}
+
+/// What is simulated again and again.
+struct Case<'a> {
+    collective: Collective,
+    own: &'a OwnOptions,
+    subject: &'a Subject,
+    lines: &'a [Line],
+    config: &'a CpuConfig,
+    trace: Trace,
+}
+
+/// Which runs keep their timelines, which are large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trace {
+    Everything,
+    Findings,
+    Nothing,
+}
+
+/// A wrong result.
+struct Wrong {
+    what: String,
+    /// By this rank; otherwise it has heard of it.
+    is_seen: bool,
+}
+
+const WRONG_RESULT: &str = "wrong result";
+
+/// What one simulation came to.
+struct Outcome {
+    accesses: u64,
+    finding: Option<ReportedFinding>,
+    timeline: Option<String>,
+}
+
+impl Case<'_> {
+    /// The outcomes of a mode by seed, up to the first finding if that is enough.
+    fn run_all(&self, looks: &Looks, check: Check, table: &Table) -> Result<Vec<(Mode, Outcome)>> {
+        let modes = Mutex::new(looks.modes(check));
+        let stop = AtomicBool::new(false);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+        let mut outcomes = BTreeMap::new();
+        std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            for _ in 0..cores.min(looks.seeds()) {
+                let sender = sender.clone();
+                let (modes, stop) = (&modes, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        // Seeds are begun in their order, so the least with a finding is always run.
+                        let next = modes.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some(mode) = next else { break };
+                        let outcome = self.run(&mode);
+                        let is_last = outcome.as_ref().map_or(true, |o| o.finding.is_some());
+                        if is_last && !looks.keep_going {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                        // The receiver is gone only if the process ends.
+                        let _ = sender.send((mode, outcome));
+                    }
+                });
+            }
+            drop(sender);
+            for (mode, mut outcome) in receiver {
+                table.step(format!("{} {mode}", self.subject.name));
+                let has_timeline = |outcome: &Result<Outcome>| {
+                    outcome.as_ref().is_ok_and(|outcome| outcome.timeline.is_some())
+                };
+                // Only the first is wanted in the end.
+                let mut before = outcomes.range(..mode.seed).map(|(_, (_, outcome))| outcome);
+                if has_timeline(&outcome)
+                    && before.any(has_timeline)
+                    && let Ok(outcome) = &mut outcome
+                {
+                    outcome.timeline = None;
+                }
+                outcomes.insert(mode.seed, (mode, outcome));
+            }
+        });
+        let mut whole = Vec::new();
+        for (mode, outcome) in outcomes.into_values() {
+            let outcome = outcome.with_context(|| format!("{} in {mode}", self.subject.name))?;
+            let is_last = outcome.finding.is_some() && !looks.keep_going;
+            whole.push((mode, outcome));
+            if is_last {
+                break;
+            }
+        }
+        Ok(whole)
+    }
+
+    /// All calls in one simulation. An error if it could not be run.
+    fn run(&self, mode: &Mode) -> Result<Outcome> {
+        let is_kept = self.trace != Trace::Nothing;
+        let simulation = Simulation::with_config(mode.clone(), self.config.clone(), is_kept)?;
+        let bootstraps = LocalBootstrap::create(self.own.ranks, set_up_limit()?);
+        let ends: Vec<Result<Option<Wrong>>> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..)
+                .zip(bootstraps)
+                .map(|(rank, bootstrap)| {
+                    let simulation = &simulation;
+                    scope.spawn(move || self.rank(simulation, rank, bootstrap))
+                })
+                .collect();
+            let panicked = |_| Err(anyhow!("a rank panicked"));
+            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
+        });
+        let (accesses, _) = simulation.trace_sum();
+        let timeline = |finding: &Option<ReportedFinding>| {
+            let is_wanted = self.trace == Trace::Everything || finding.is_some();
+            if is_wanted { simulation.timeline() } else { None }
+        };
+        if let Some(finding) = simulation.finding() {
+            // Every rank has an error that says the same.
+            let finding = Some(ReportedFinding::from(&finding));
+            return Ok(Outcome { accesses, timeline: timeline(&finding), finding });
+        }
+        let mut wrong: Option<Wrong> = None;
+        for (rank, end) in ends.into_iter().enumerate() {
+            let end = end.map_err(|error| anyhow!("rank {rank} failed: {}", told(&error)))?;
+            // Who has the wrong bytes says more than who has heard of them.
+            if wrong.as_ref().is_none_or(|wrong| !wrong.is_seen) {
+                wrong = end.or(wrong);
+            }
+        }
+        let finding = wrong.map(|wrong| ReportedFinding {
+            kind: WRONG_RESULT.to_owned(),
+            text: format!("{WRONG_RESULT}: {}", wrong.what),
+            sites: Vec::new(),
+        });
+        Ok(Outcome { accesses, timeline: timeline(&finding), finding })
+    }
+
+    /// One rank's part; gives what is wrong with its results.
+    fn rank(
+        &self,
+        simulation: &Simulation,
+        rank: u32,
+        bootstrap: LocalBootstrap,
+    ) -> Result<Option<Wrong>> {
+        let rank = Rank::new(Arc::new(bootstrap), simulation.device(rank)?, "threads")?;
+        let wrong = Mutex::new(None);
+        rank.run(&|rank| {
+            let first = self.calls(simulation, rank)?;
+            let verdict = if first.is_some() { Verdict::Wrong } else { Verdict::Right };
+            *wrong.lock().unwrap_or_else(PoisonError::into_inner) = first;
+            // Nobody leaves while another still runs.
+            rank.communicator.bootstrap().barrier()?;
+            Ok(verdict)
+        })?;
+        Ok(wrong.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn calls(&self, simulation: &Simulation, rank: &Rank) -> Result<Option<Wrong>> {
+        let collectives =
+            Collectives::with_tuning(&rank.communicator, self.subject.tuning.clone())?;
+        let largest = self.lines.iter().map(|line| line.bytes).max().unwrap_or(0);
+        let memory = Memory::new(&collectives, self.collective, largest, self.own.buffers)?;
+        let checker = Checker { rank, memory: &memory, fault: self.own.inject_fault };
+        let bootstrap = rank.communicator.bootstrap();
+        for (line, in_place) in self.lines.iter().flat_map(|line| [(line, false), (line, true)]) {
+            let Line { count, data_type, op, bytes } = *line;
+            let call = Call { collective: self.collective, count, data_type, op, in_place };
+            // In place the second would begin with the first one's result.
+            let calls = if in_place { 1 } else { CALLS };
+            let run = || {
+                // Every rank's memory is written, so nothing that a rank waits for is held.
+                bootstrap.barrier()?;
+                // The kernels of all ranks begin together, however the host's threads run.
+                let hold = simulation.hold();
+                for _ in 0..calls {
+                    enqueue(&collectives, &memory, rank, &call, &rank.stream)?;
+                }
+                bootstrap.barrier()?;
+                drop(hold);
+                Ok(())
+            };
+            let found = checker.check(&call, 1, run)?;
+            if found.wrong > 0 {
+                let form = if in_place { "in place" } else { "out of place" };
+                let (name, of) = (self.collective.name(), type_name(data_type));
+                let me = rank.communicator.rank();
+                let is_seen = found.first.is_some();
+                let first = found.first.unwrap_or_default();
+                let what = format!("rank {me}: {name} of {bytes} bytes of {of}, {form}: {first}");
+                return Ok(Some(Wrong { what, is_seen }));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,303 @@
+//! `check -- COMMAND`: a program that is run again and again, each time in another simulation.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use mscclrs_core::env;
+use mscclrs_gpu::simulation::{Check, Mode, Report, ReportedFinding};
+use tempfile::TempDir;
+
+use super::findings::{self, Found};
+use super::options::{CheckOptions, word};
+use super::quote;
+use super::report::{Row, Table};
+use crate::bench::files;
+use crate::launch::alone::{End, Ended, Runner};
+use crate::output::say;
+use crate::usage::usage;
+
+/// Lines of a command's output that are shown.
+const SHOWN: usize = 20;
+
+/// Runs the command once for each mode and seed, or until something is found.
+pub(super) fn run(options: &CheckOptions) -> Result<ExitCode> {
+    let looks = &options.looks;
+    let command = quote::words(options.command.iter().map(|word| word.as_os_str()));
+    let checks = looks.checks();
+    let steps = looks.seeds() * checks.len() as u64;
+    let mut runner = Runner::new()?;
+    let mut table =
+        Table::open(looks.json.as_deref(), steps, &format!("{command}: {}", looks.told()), &[]);
+    let mut all = Vec::new();
+    let mut trace = Traced { options, is_written: false };
+    for check in checks {
+        let mut row = Row::new(&command, None, word(check));
+        row.kernels = Some(0);
+        for mode in looks.modes(check) {
+            table.step(mode.to_string());
+            let ran = match Ran::new(options, &mode, &mut runner)? {
+                Ok(ran) => ran,
+                Err(status) => return Ok(status),
+            };
+            row.seeds += 1;
+            row.kernels = row.kernels.map(|kernels| kernels + ran.kernels());
+            row.accesses += ran.reports.iter().map(|report| report.accesses).sum::<u64>();
+            trace.keep(&ran, steps)?;
+            let Some(first) = ran.verdict(options, &command, check)? else { continue };
+            row.findings += 1;
+            let again = again(&command, &mode);
+            let found = Found { first, runs: 1, mode: mode.to_string(), again };
+            findings::add(&mut row.found, found.clone());
+            let is_new = findings::add(&mut all, found.clone());
+            if !looks.keep_going {
+                break;
+            }
+            if is_new {
+                table.tell(&found)?;
+            }
+        }
+        table.add(&row)?;
+        if let (Some(found), false) = (all.first(), looks.keep_going) {
+            table.tell(found)?;
+            break;
+        }
+    }
+    table.finish(&all)?;
+    trace.say();
+    Ok(ExitCode::from(u8::from(!all.is_empty())))
+}
+
+/// What a shell runs to see a mode's run again.
+fn again(command: &str, mode: &Mode) -> String {
+    format!("{}=cpu {}={mode} {command}", env::DEVICE.name, env::SIM.name)
+}
+
+/// One run of the command.
+struct Ran {
+    ended: Ended,
+    reports: Vec<Report>,
+    folder: TempDir,
+}
+
+/// What the trace of a run is called in its folder.
+const TRACE: &str = "trace";
+
+impl Ran {
+    /// Runs it. Without a run there is an exit status, and all is said.
+    fn new(
+        options: &CheckOptions,
+        mode: &Mode,
+        runner: &mut Runner,
+    ) -> Result<Result<Ran, ExitCode>> {
+        let folder = tempfile::Builder::new()
+            .prefix("mscclrs-check-")
+            .tempdir()
+            .context("no folder can be made for what the command reports")?;
+        let mut command = Command::new(&options.command[0]);
+        command.args(&options.command[1..]);
+        command.env(env::DEVICE.name, "cpu").env(env::SIM.name, mode.to_string());
+        command.env(env::SIM_REPORT.name, folder.path());
+        match options.looks.trace {
+            Some(_) => command.env(env::SIM_TRACE.name, folder.path().join(TRACE)),
+            None => command.env_remove(env::SIM_TRACE.name),
+        };
+        let ended = match runner.run(command, options.time_limit())? {
+            Ok(ended) => ended,
+            Err(refused) => return Ok(Err(refused.tell())),
+        };
+        if let End::Asked(signal) = ended.end {
+            say!("mscclrs: the check was interrupted in {mode}; nothing more is run");
+            return Ok(Err(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))));
+        }
+        let reports = Report::read_all(folder.path())
+            .context("what the command reported cannot be read; is it of another version?")?;
+        Ok(Ok(Ran { ended, reports, folder }))
+    }
+
+    fn kernels(&self) -> u64 {
+        self.reports.iter().map(|report| report.launches).sum()
+    }
+
+    fn finding(&self) -> Option<&ReportedFinding> {
+        self.reports.iter().find_map(|report| report.finding.as_ref())
+    }
+
+    fn verdict(
+        &self,
+        options: &CheckOptions,
+        command: &str,
+        check: Check,
+    ) -> Result<Option<ReportedFinding>> {
+        let how = self.ended.end.told(options.time_limit());
+        verdict(&self.reports, self.ended.end, how, check)
+            .map(|wrong| wrong.map(|wrong| wrong.with(&self.ended.output)))
+            .ok_or_else(|| {
+                usage!(
+                    "'{command}' ran no kernel on a CPU device; allowed are programs that do, whose \
+                     ranks are threads (of mscclrs bench those with --threads)"
+                )
+            })
+    }
+}
+
+/// What is wrong with a run.
+struct Wrong {
+    finding: ReportedFinding,
+    /// Whether the command's output may say more.
+    shows_output: bool,
+}
+
+impl Wrong {
+    fn with(self, output: &str) -> ReportedFinding {
+        let mut finding = self.finding;
+        if self.shows_output {
+            finding.text.push_str(&last_words(output));
+        }
+        finding
+    }
+}
+
+/// What is wrong, if anything is; nothing at all if no kernel ran in a run that went well. `how` tells
+/// the end.
+fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Option<Wrong>> {
+    let wrong = |kind: String, text: String, shows_output| {
+        let finding = ReportedFinding { kind, text, sites: Vec::new() };
+        Some(Some(Wrong { finding, shows_output }))
+    };
+    if let Some(found) = reports.iter().find_map(|report| report.finding.clone()) {
+        return Some(Some(Wrong { finding: found, shows_output: false }));
+    }
+    let kernels: u64 = reports.iter().map(|report| report.launches).sum();
+    if end != End::Exited(0) {
+        let when = if kernels == 0 { " before it ran a kernel" } else { "" };
+        let mut text = format!("failure: the command {how}{when}, and no fault was found");
+        if check == Check::Weak && kernels > 0 {
+            text.push_str(
+                "\n  in weak mode its kernels may see writes late: if it ends well without, some order is \
+                 missing, and --mode checked may say where",
+            );
+        }
+        return wrong(how, text, true);
+    }
+    if kernels == 0 {
+        return None;
+    }
+    let running: u64 = reports.iter().map(|report| report.running).sum();
+    if running > 0 {
+        let kind = "kernels that nobody waited for".to_owned();
+        let text = format!(
+            "{kind}: the command ended before {running} of its {kernels} kernels had, so they were not \
+             looked at to their end\n  wait for every stream before the program ends"
+        );
+        return wrong(kind, text, false);
+    }
+    Some(None)
+}
+
+/// The last lines, as a part of a report.
+fn last_words(output: &str) -> String {
+    let lines: Vec<&str> = output.trim_end().lines().collect();
+    if lines.is_empty() {
+        return "\n  it wrote nothing".into();
+    }
+    let first = lines.len().saturating_sub(SHOWN);
+    let shown: String = lines[first..].iter().map(|line| format!("\n    {line}")).collect();
+    format!("\n  its last output:{shown}")
+}
+
+/// The file of `--trace`.
+struct Traced<'a> {
+    options: &'a CheckOptions,
+    is_written: bool,
+}
+
+impl Traced<'_> {
+    /// Keeps the trace of the first run that has a finding, or of the only one.
+    fn keep(&mut self, ran: &Ran, steps: u64) -> Result<()> {
+        let Some(path) = self.options.looks.trace.as_ref().filter(|_| !self.is_written) else {
+            return Ok(());
+        };
+        let trace = ran.folder.path().join(TRACE);
+        if (ran.finding().is_some() || ran.ended.end != End::Exited(0) || steps == 1)
+            && trace.exists()
+        {
+            let text = std::fs::read_to_string(&trace).context("the trace cannot be read")?;
+            files::write(path, &text)?;
+            self.is_written = true;
+        }
+        Ok(())
+    }
+
+    fn say(&self) {
+        if let Some(path) = self.options.looks.trace.as_ref().filter(|_| !self.is_written) {
+            say!("mscclrs: nothing was found, so '{}' was not written", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(launches: u64, running: u64, finding: Option<&str>) -> Report {
+        Report {
+            format: 1,
+            process: 1,
+            mode: "weak,seed=0".into(),
+            devices: 1,
+            launches,
+            running,
+            accesses: 10,
+            finding: finding.map(|kind| ReportedFinding {
+                kind: kind.into(),
+                text: kind.into(),
+                sites: Vec::new(),
+            }),
+        }
+    }
+
+    /// The kind and text of what is wrong, or nothing; no kernel is "none".
+    fn kind(reports: &[Report], end: End, check: Check) -> Option<String> {
+        let how = end.told(std::time::Duration::from_secs(1));
+        match verdict(reports, end, how, check) {
+            None => Some("none".into()),
+            Some(wrong) => wrong.map(|wrong| wrong.finding.text),
+        }
+    }
+
+    #[test]
+    fn only_a_run_of_kernels_that_all_ended_is_good() {
+        let good = End::Exited(0);
+        assert_eq!(kind(&[report(2, 0, None)], good, Check::Weak), None);
+        assert_eq!(kind(&[report(0, 0, None), report(1, 0, None)], good, Check::Weak), None);
+        for nothing in [&[][..], &[report(0, 0, None)]] {
+            assert_eq!(kind(nothing, good, Check::Checked).as_deref(), Some("none"));
+        }
+        let left = kind(&[report(3, 1, None)], good, Check::Checked).expect("wrong");
+        assert!(left.contains("before 1 of its 3 kernels"), "{left}");
+        let found = [report(1, 0, None), report(1, 1, Some("race"))];
+        for end in [good, End::Exited(3), End::Killed(9), End::OverTime] {
+            assert_eq!(kind(&found, end, Check::Checked).as_deref(), Some("race"));
+        }
+    }
+
+    #[test]
+    fn failures_say_whether_the_mode_may_have_made_them() {
+        let failed = |reports: &[Report], check| {
+            kind(reports, End::Exited(1), check).expect("wrong").contains("in weak mode")
+        };
+        assert!(failed(&[report(1, 0, None)], Check::Weak));
+        assert!(!failed(&[report(1, 0, None)], Check::Checked));
+        assert!(!failed(&[], Check::Weak));
+    }
+
+    #[test]
+    fn only_the_last_lines_are_shown() {
+        assert_eq!(last_words(" \n"), "\n  it wrote nothing");
+        assert_eq!(last_words("a\nb\n"), "\n  its last output:\n    a\n    b");
+        let many: String = (0..100).map(|line| format!("{line}\n")).collect();
+        let shown = last_words(&many);
+        assert_eq!(shown.lines().count(), SHOWN + 2);
+        assert!(shown.contains("\n    80\n") && shown.ends_with("    99"), "{shown}");
+    }
+}
