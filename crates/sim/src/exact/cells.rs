@@ -6,11 +6,15 @@ use std::num::NonZeroU32;
 use mscclrs_device::arch::host::Op;
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::clock::{Known, join};
+use smallvec::SmallVec;
+
+use super::clock::Moment;
 use super::watch::Who;
 
 /// Cells that are made together.
 const PAGE: usize = 256;
+/// Bytes of memory that they stand for.
+pub(super) const PAGE_BYTES: u64 = 8 * PAGE as u64;
 /// Values of a cell that a late load may still see.
 pub(super) const MOST_VALUES: usize = 6;
 
@@ -43,7 +47,7 @@ impl Stamp {
 /// What an acquire that sees a value learns.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
-    pub(super) known: Known,
+    pub(super) known: Moment,
     pub(super) scope: ScopeKind,
     /// The lane whose scope it is.
     pub(super) who: Who,
@@ -60,7 +64,7 @@ impl Release {
     /// Hands on another one, which hands on nothing.
     pub(super) fn add(&mut self, release: Box<Release>) {
         if self.scope == release.scope {
-            return join(&mut self.known, &release.known);
+            return self.known.join(&release.known);
         }
         match &mut self.also {
             Some(also) => also.add(release),
@@ -115,6 +119,9 @@ pub(super) fn add<T>(list: &mut Vec<T>, entry: T) {
     list.push(entry);
 }
 
+/// Mostly one, which lies in the cell itself.
+pub(super) type Stamps = SmallVec<[Stamp; 1]>;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
     /// Bytes that something has written.
@@ -124,12 +131,42 @@ pub(super) struct Cell {
     pub(super) moved_to: Option<NonZeroU32>,
     pub(super) moved_from: Option<NonZeroU32>,
     /// Writes that no later write of the same bytes covers.
-    pub(super) writes: Vec<Stamp>,
+    pub(super) writes: Stamps,
     /// Reads since.
-    pub(super) reads: Vec<Stamp>,
+    pub(super) reads: Stamps,
     /// What it held, oldest first: all that may still be seen in weak mode, else what was written last
     /// by an atomic.
     pub(super) values: Vec<Value>,
+}
+
+/// What is known of memory that only moves of queues have touched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Untouched {
+    pub(super) written: bool,
+    pub(super) moved_to: Option<NonZeroU32>,
+    pub(super) moved_from: Option<NonZeroU32>,
+}
+
+/// Cells are made when a kernel comes to them: large copies take no room.
+pub(super) enum Page {
+    Untouched(Untouched),
+    Cells(Box<[Cell; PAGE]>),
+}
+
+impl Page {
+    #[inline]
+    fn cells(&mut self) -> &mut [Cell; PAGE] {
+        if let Page::Untouched(whole) = *self {
+            let Untouched { written, moved_to, moved_from } = whole;
+            let written = if written { 0xff } else { 0 };
+            let cell = || Cell { written, moved_to, moved_from, ..Cell::EMPTY };
+            *self = Page::Cells(Box::new(std::array::from_fn(|_| cell())));
+        }
+        match self {
+            Page::Cells(cells) => cells,
+            Page::Untouched(_) => unreachable!("made above"),
+        }
+    }
 }
 
 /// The cells of one piece of memory.
@@ -137,7 +174,7 @@ pub(super) struct Cell {
 struct Object {
     /// In the order in which pieces were first used: the same in every run.
     number: u32,
-    pages: Vec<Option<Box<[Cell; PAGE]>>>,
+    pages: Vec<Page>,
 }
 
 /// Objects whose places are at hand; names of objects mostly follow each other.
@@ -193,14 +230,20 @@ impl Cells {
 
     /// The cell at a multiple of 8.
     pub(super) fn cell(&mut self, object: u64, offset: u64) -> &mut Cell {
+        let cell = (offset / 8) as usize % PAGE;
+        &mut self.page(object, offset).cells()[cell]
+    }
+
+    /// The page that a byte lies in.
+    #[inline]
+    pub(super) fn page(&mut self, object: u64, offset: u64) -> &mut Page {
         let at = self.object(object);
-        let (page, cell) = ((offset / 8) as usize / PAGE, (offset / 8) as usize % PAGE);
+        let page = (offset / PAGE_BYTES) as usize;
         let pages = &mut self.objects[at].pages;
         if pages.len() <= page {
-            pages.resize_with(page + 1, || None);
+            pages.resize_with(page + 1, || Page::Untouched(Untouched::default()));
         }
-        let page = pages[page].get_or_insert_with(|| Box::new([const { Cell::EMPTY }; PAGE]));
-        &mut page[cell]
+        &mut pages[page]
     }
 
     /// Forgets pieces of memory that are gone: their numbers may come again for others.
@@ -224,8 +267,8 @@ impl Cell {
         written: 0,
         moved_to: None,
         moved_from: None,
-        writes: Vec::new(),
-        reads: Vec::new(),
+        writes: SmallVec::new_const(),
+        reads: SmallVec::new_const(),
         values: Vec::new(),
     };
 }

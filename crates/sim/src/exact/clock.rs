@@ -11,6 +11,44 @@ use std::rc::Rc;
 /// What is known of all slots.
 pub(crate) type Known = Rc<Vec<u32>>;
 
+/// What a lane knew at some moment, and what it had done itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Moment {
+    /// Perhaps without what was done in the slot.
+    known: Known,
+    slot: u32,
+    time: u32,
+}
+
+impl Moment {
+    /// One at which nothing was done.
+    pub(crate) fn of(known: Known) -> Moment {
+        Moment { known, slot: 0, time: 0 }
+    }
+
+    /// Adds what it knew.
+    pub(crate) fn add_to(&self, known: &mut Known) {
+        join(known, &self.known);
+        if self.time > known.get(self.slot as usize).copied().unwrap_or(0) {
+            set(known, self.slot, self.time);
+        }
+    }
+
+    /// What either knew.
+    pub(crate) fn join(&mut self, other: &Moment) {
+        if self.slot == other.slot && Rc::ptr_eq(&self.known, &other.known) {
+            self.time = self.time.max(other.time);
+        } else {
+            other.add_to(&mut self.known);
+        }
+    }
+
+    /// Whether it is the same one.
+    pub(crate) fn is(&self, other: &Moment) -> bool {
+        (self.slot, self.time) == (other.slot, other.time) && Rc::ptr_eq(&self.known, &other.known)
+    }
+}
+
 /// The clock of one lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
@@ -18,11 +56,17 @@ pub(crate) struct Clock {
     /// The lane's own time, ahead of what `known` says of its slot.
     pub(crate) time: u32,
     known: Known,
+    /// Part of it, as others know it: what they release again and again is taken in once.
+    taken_in: [Option<Known>; TAKEN_IN],
+    next: usize,
 }
+
+/// Peers of whose knowledge a lane remembers to have it.
+const TAKEN_IN: usize = 4;
 
 impl Clock {
     pub(crate) fn new(slot: u32, time: u32, known: Known) -> Clock {
-        Clock { slot, time, known }
+        Clock { slot, time, known, ..Default::default() }
     }
 
     /// Whether what was done in `slot` at `time` happened before.
@@ -39,15 +83,23 @@ impl Clock {
     }
 
     /// All that happened up to now; what comes after it is later.
-    pub(crate) fn release(&mut self) -> Known {
-        set(&mut self.known, self.slot, self.time);
+    pub(crate) fn release(&mut self) -> Moment {
+        let moment = Moment { known: self.known.clone(), slot: self.slot, time: self.time };
         self.time += 1;
-        self.known.clone()
+        moment
     }
 
     /// What was known there is known here.
-    pub(crate) fn acquire(&mut self, known: &Known) {
-        join(&mut self.known, known);
+    pub(crate) fn acquire(&mut self, moment: &Moment) {
+        let is_in = |known: &Known| Rc::ptr_eq(known, &moment.known);
+        if !self.taken_in.iter().flatten().any(is_in) {
+            join(&mut self.known, &moment.known);
+            self.taken_in[self.next] = Some(moment.known.clone());
+            self.next = (self.next + 1) % TAKEN_IN;
+        }
+        if !self.knows(moment.slot, moment.time) {
+            set(&mut self.known, moment.slot, moment.time);
+        }
     }
 }
 

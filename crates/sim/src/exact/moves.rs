@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use super::cells::{Cell, Stamp};
+use super::cells::{Cell, PAGE_BYTES, Page, Stamp, Untouched};
 use super::clock::{Known, set};
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
@@ -87,6 +87,20 @@ impl State {
         let mut other = None;
         let mut at = offset & !7;
         while at < offset + bytes {
+            let is_whole = at.is_multiple_of(PAGE_BYTES) && at + PAGE_BYTES <= offset + bytes;
+            if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(object, at)) {
+                if compares && owner == MemoryOwner::Device && other.is_none() {
+                    let moved = (page.moved_to, page.moved_from);
+                    let before = moved_before(moved, known, &self.moves, (number, writes));
+                    other = before.map(|before| (Other::Move(before), at));
+                }
+                *page = match writes {
+                    true => Untouched { written: true, moved_to: Some(number), moved_from: None },
+                    false => Untouched { moved_from: Some(number), ..*page },
+                };
+                at += PAGE_BYTES;
+                continue;
+            }
             let (from, to) = (offset.saturating_sub(at), (offset + bytes - at).min(8));
             let mask = ((0xff_u16 << to) ^ (0xff_u16 << from)) as u8;
             let moves = &self.moves;
@@ -96,6 +110,13 @@ impl State {
             }
             cell.moved(number, mask, (writes, weak));
             at += 8;
+            // Nothing of what kernels did there counts any more.
+            let whole = offset + PAGE_BYTES..=offset + bytes;
+            if writes && at.is_multiple_of(PAGE_BYTES) && whole.contains(&at) {
+                let page = self.cells.page(object, at - PAGE_BYTES);
+                let moved_to = Some(number);
+                *page = Page::Untouched(Untouched { written: true, moved_to, moved_from: None });
+            }
         }
         let (other, at) = other?;
         Some(self.race_of_move(number, other, (object, at)))
@@ -146,14 +167,25 @@ fn unordered(
     if let Some(&stamp) = cell.writes.iter().chain(reads).find(stamp) {
         return Some(Other::Lane(stamp));
     }
+    let before = moved_before((cell.moved_to, cell.moved_from), known, moves, (number, writes));
+    before.map(Other::Move)
+}
+
+/// The move before that another one does not go together with.
+fn moved_before(
+    (moved_to, moved_from): (Option<NonZeroU32>, Option<NonZeroU32>),
+    known: &Known,
+    moves: &[MoveInfo],
+    (number, writes): (NonZeroU32, bool),
+) -> Option<NonZeroU32> {
+    let knows = |slot: u32, time| known.get(slot as usize).is_some_and(|&known| time <= known);
     let own = moves[number.get() as usize - 1].slot;
     let moved = |&before: &NonZeroU32| {
         let MoveInfo { slot, time, .. } = moves[before.get() as usize - 1];
         // Moves of one queue have its order or are of branches of a graph.
         slot != own && !knows(slot, time)
     };
-    let read = cell.moved_from.filter(|_| writes);
-    cell.moved_to.filter(moved).or(read.filter(moved)).map(Other::Move)
+    moved_to.filter(moved).or(moved_from.filter(|_| writes).filter(moved))
 }
 
 impl Cell {
@@ -192,5 +224,37 @@ mod tests {
         let Found::In { object, .. } = state.view.find(memory.address(), 8) else { panic!() };
         let written = [0, 8, 16, 24].map(|at| Cells::cell(&mut state.cells, object, at).written);
         assert_eq!(written, [0b1100_0000, 0xff, 0b0000_0001, 0]);
+    }
+
+    #[test]
+    fn memory_that_only_queues_touch_has_no_cells() {
+        let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
+        let memory = super::super::TestMemory::new(4 * PAGE_BYTES as usize);
+        let mut slots = Vec::new();
+        watch.take_slots(1, &Known::default(), &mut slots);
+        let fill = |from: u64, bytes| {
+            let number = watch.begin_move(slots[0], 0, "fill");
+            watch.moved(number, &Known::default(), (None, memory.address() + from), bytes);
+        };
+        let object = {
+            let state = &mut *watch.state.borrow_mut();
+            state.refresh();
+            let Found::In { object, .. } = state.view.find(memory.address(), 8) else { panic!() };
+            object
+        };
+        let untouched = || {
+            let state = &mut *watch.state.borrow_mut();
+            [0, 1, 2, 3].map(|page| match state.cells.page(object, page * PAGE_BYTES) {
+                Page::Untouched(page) => Some(page.written),
+                Page::Cells(_) => None,
+            })
+        };
+        fill(PAGE_BYTES - 8, 2 * PAGE_BYTES);
+        assert_eq!(untouched(), [None, Some(true), None, Some(false)]);
+        let written = [PAGE_BYTES - 16, PAGE_BYTES - 8, PAGE_BYTES, 3 * PAGE_BYTES - 16];
+        let written = written.map(|at| watch.state.borrow_mut().cells.cell(object, at).written);
+        assert_eq!(written, [0, 0xff, 0xff, 0xff]);
+        fill(0, 4 * PAGE_BYTES);
+        assert_eq!(untouched(), [Some(true); 4]);
     }
 }

@@ -6,13 +6,12 @@
 //! nothing.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use mscclrs_device::arch::host::Access;
 use mscclrs_device::{OrderKind, ScopeKind};
 
 use super::cells::{Release, Stamp, Value};
-use super::clock::join;
+use super::clock::Moment;
 use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::races::{At, is_atomic, narrower, parts, words};
@@ -78,7 +77,7 @@ impl State {
         let mut fence: Option<Release> = None;
         for (known, scope) in lane.fences.iter().zip(SCOPES).take(width(scope) + 1).rev() {
             let Some(known) = known.clone() else { continue };
-            let old = fence.as_ref().is_some_and(|wider| Rc::ptr_eq(&wider.known, &known));
+            let old = fence.as_ref().is_some_and(|wider| wider.known.is(&known));
             if !old {
                 fence = chain(fence, Some(Release { known, scope, who, also: None }));
             }
@@ -138,7 +137,8 @@ impl State {
         let values = &mut self.cells.cell(at.object, cell).values;
         if values.last().is_none_or(|value| value.bits != bits) {
             let (scope, who) = (ScopeKind::Sys, Who::HOST);
-            let release = Some(Release { known: known.clone(), scope, who, also: None });
+            let release =
+                Some(Release { known: Moment::of(known.clone()), scope, who, also: None });
             values.clear();
             values.push(Value { bits, by: None, release, beside: None, seen: Vec::new() });
         }
@@ -218,7 +218,7 @@ impl State {
             (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
         };
         match lane.pending.iter_mut().find(same) {
-            Some((before, _)) => join(&mut before.known, &release.known),
+            Some((before, _)) => before.known.join(&release.known),
             None => lane.pending.push((release.clone(), load_scope)),
         }
         remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
@@ -271,7 +271,7 @@ fn remember(words: &mut VecDeque<OfWord>, new: OfWord) {
             && (old.release.who, old.release.scope) == (new.release.who, new.release.scope)
     };
     match words.iter_mut().find(same) {
-        Some(old) => join(&mut old.release.known, &new.release.known),
+        Some(old) => old.release.known.join(&new.release.known),
         None => {
             if words.len() == WORDS {
                 words.pop_front();
@@ -283,6 +283,7 @@ fn remember(words: &mut VecDeque<OfWord>, new: OfWord) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::Known;
     use super::*;
 
     #[test]
@@ -290,11 +291,17 @@ mod tests {
         let release = |scope, slot: usize| {
             let mut known = vec![0; 3];
             known[slot] = 1;
-            Some(Release { known: known.into(), scope, who: Who::default(), also: None })
+            let known = Moment::of(known.into());
+            Some(Release { known, scope, who: Who::default(), also: None })
         };
         let (gpu, sys) = (ScopeKind::Gpu, ScopeKind::Sys);
         let all = chain(chain(release(sys, 0), release(gpu, 1)), release(sys, 2)).unwrap();
-        let parts: Vec<_> = all.all().map(|part| (part.scope, part.known.to_vec())).collect();
+        let known = |part: &Release| {
+            let mut known = Known::default();
+            part.known.add_to(&mut known);
+            known.to_vec()
+        };
+        let parts: Vec<_> = all.all().map(|part| (part.scope, known(part))).collect();
         assert_eq!(parts, [(sys, vec![1, 0, 1]), (gpu, vec![0, 1, 0])]);
     }
 }

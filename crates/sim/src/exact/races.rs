@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::cells::{Stamp, add};
+use super::cells::Stamp;
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
@@ -269,7 +269,7 @@ impl State {
             cell.written |= mask;
             cell.writes.retain(|before| !covered(before));
             cell.reads.retain(|before| !covered(before));
-            add(&mut cell.writes, stamp);
+            cell.writes.push(stamp);
         } else {
             // A read that everybody knows of who knows of this one says nothing new.
             let recent = cell.reads.len().saturating_sub(4);
@@ -279,7 +279,7 @@ impl State {
                     if cell.reads.len() > 64 {
                         cell.reads.retain(|before| !covered(before));
                     }
-                    add(&mut cell.reads, stamp);
+                    cell.reads.push(stamp);
                 }
             }
         }

@@ -10,7 +10,6 @@ use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw};
 
 use super::cells::{MOST_VALUES, Release, Value, add};
-use super::clock::join;
 use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::races::At;
@@ -58,7 +57,7 @@ impl State {
         if let (true, Some(release)) = (of_host, &release) {
             // The host may look at any time.
             let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
-            reaching.for_each(|release| join(&mut self.host, &release.known));
+            reaching.for_each(|release| release.known.add_to(&mut self.host));
         }
         let base = access.address as u64 - offset;
         for (at, mask) in super::races::parts(offset, access.size) {

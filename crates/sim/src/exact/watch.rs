@@ -11,7 +11,7 @@ use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::cells::Cells;
-use super::clock::{Clock, Known, join, meet};
+use super::clock::{Clock, Known, Moment, join, meet};
 use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::View;
@@ -86,7 +86,7 @@ pub(super) struct LaneState {
     pub(super) who: Who,
     pub(super) clock: Clock,
     /// What relaxed stores after fences release: after fences of at least block, GPU and system scope.
-    pub(super) fences: [Option<Known>; 3],
+    pub(super) fences: [Option<Moment>; 3],
     /// What an acquire fence will learn: what relaxed loads saw, and their scope.
     pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
     /// What it released by a word, of which memory and byte: its later relaxed stores to the word do too.

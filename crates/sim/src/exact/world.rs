@@ -370,6 +370,9 @@ impl Worker {
             took |= device.receive();
         }
         drop(holds);
+        if self.watch.has_failed() {
+            self.stop();
+        }
         took |= self.proceed();
         self.devices.retain(|_, device| !device.is_over());
         took
@@ -514,7 +517,7 @@ impl Worker {
         ready
     }
 
-    /// Ends all work after a finding.
+    /// Ends all work after a finding, and takes no more.
     fn stop(&mut self) {
         let text = self.watch.finding().map_or(String::new(), |finding| finding.to_string());
         self.tell();
@@ -522,9 +525,9 @@ impl Worker {
         self.hand_on();
         let error = Stopped::new(text);
         for device in self.devices.values_mut() {
-            device.fail(&error);
-            device.receive();
-            device.proceed();
+            if device.fail_all(&error) {
+                device.proceed();
+            }
         }
     }
 

@@ -162,6 +162,15 @@ impl Scheduler {
         }
     }
 
+    /// Stops all queues, those too that have no work now; false if all were stopped before.
+    pub(crate) fn fail_all(&mut self, error: &Stopped) -> bool {
+        let live = self.queues.iter().filter(|queue| !queue.is_stopped());
+        let live: Vec<u64> = live.map(|queue| queue.shared.id).collect();
+        let any = !live.is_empty();
+        live.into_iter().for_each(|queue| self.stop_queue(queue, error.clone()));
+        any
+    }
+
     /// Nobody does the work of its queues any more.
     pub(crate) fn abandon(&mut self, error: &Stopped) {
         for queue in &self.queues {

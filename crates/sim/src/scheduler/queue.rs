@@ -114,6 +114,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
     /// The queue takes no more work; its launches are ended by the caller.
     pub(super) fn stop(&mut self, error: Stopped) {
         self.stopped = true;

@@ -1,8 +1,11 @@
 //! Lanes that cannot go on are told with who they are and where they were.
 
-use mscclrs_device::{arch, thread_idx};
-use mscclrs_sim::{Check, FindingKind, Mode};
+use std::sync::Arc;
 
+use mscclrs_device::{arch, thread_idx};
+use mscclrs_sim::{Check, FindingKind, Graph, Mode, Work};
+
+use crate::common::LIMIT;
 use crate::parts::{Parts, parts};
 
 parts! {
@@ -23,6 +26,25 @@ parts! {
             }
         }
     }
+}
+
+#[test]
+fn after_a_finding_no_queue_of_the_world_works() {
+    let parts = Parts::new(Mode::new(Check::Checked, 1), 2, 2);
+    let before = parts.ranks.queues[0].device().create_queue();
+    for rank in 0..2 {
+        parts.launch(part.instance("_panics"), rank, (1, 4, 0));
+    }
+    let finding = parts.ranks.finish().expect("a finding").to_string();
+    let after = parts.ranks.queues[0].device().create_queue();
+    for queue in [&before, &after, &parts.ranks.queues[0]] {
+        let work = Work::Fill { to: parts.memory.address(), byte: 7, bytes: 16 };
+        // SAFETY: the memory outlives the work, which is waited for below.
+        queue.run(Arc::new(unsafe { Graph::single(work) }));
+        let error = queue.synchronize(LIMIT).expect_err("a queue that works");
+        assert!(error.to_string().contains(&finding), "{error}");
+    }
+    assert_eq!(parts.memory.get(0), 0);
 }
 
 #[test]
