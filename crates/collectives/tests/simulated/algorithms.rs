@@ -6,7 +6,7 @@ use mscclrs_device::{DataType, ReduceOp};
 use mscclrs_gpu::simulation::{Check, Mode};
 use mscclrs_gpu::{Buffer, GraphExec, Stream};
 
-use crate::{Rank, new_seeds, simulate};
+use crate::{Rank, seeds, simulate};
 
 /// Calls in a graph.
 const CALLS: u32 = 3;
@@ -75,11 +75,10 @@ fn run(rank: &Rank, ranks: u32, count: u64) -> Result<(), String> {
 }
 
 fn check_all(check: Check) {
-    let fixed = std::env::var("MSCCLRS_TEST_SEEDS").map_or(FIXED, |seeds| seeds.parse().unwrap());
-    let new = new_seeds(NEW);
+    let seeds = seeds(FIXED, NEW);
     for (at, all_reduce) in AllReduce::ALL.into_iter().enumerate() {
         let all_gather = AllGather::ALL[at % AllGather::ALL.len()];
-        for seed in (0..fixed).chain(new.clone()) {
+        for &seed in &seeds {
             let ranks = 2 + (seed % 3) as u32;
             let shape = Shape { blocks: 1 + (seed % 2) as u32, threads: 32 << (seed % 2) };
             // Numbers that nothing divides, for tails.
@@ -91,13 +90,6 @@ fn check_all(check: Check) {
             );
             simulate(mode, &what, ranks, &tuning, |rank| run(rank, ranks, count));
         }
-    }
-    if fixed > FIXED {
-        println!(
-            "{check:?}: seeds 0 to {} of each of {} algorithms",
-            fixed - 1,
-            AllReduce::ALL.len()
-        );
     }
 }
 

@@ -16,7 +16,7 @@ use mscclrs_kernels::probe::{ContractArgs, EmptyArgs, contract, empty};
 use mscclrs_kernels::ranks::INLINE_RANKS;
 use mscclrs_kernels::ways::{HandleWayArgs, WaitWayArgs, handle_way, wait_way};
 
-use crate::{Rank, new_seeds, simulate};
+use crate::{Rank, seeds, simulate};
 
 /// Seeds that are always the same, and new ones, of each check.
 const FIXED: u64 = 2;
@@ -212,7 +212,7 @@ fn run_all(check: Check, seed: u64) -> BTreeSet<&'static str> {
 }
 
 fn check_all(check: Check) {
-    for seed in (0..FIXED).chain(new_seeds(NEW)) {
+    for seed in seeds(FIXED, NEW) {
         let ran = run_all(check, seed);
         let all = all_kernels().map(|kernel| kernel.name);
         let left: Vec<&str> = all.filter(|name| !ran.contains(name)).collect();

@@ -1,7 +1,7 @@
 //! The library's kernels in simulations, by every mode: with seeds that are always the same, and with new
 //! ones, which are printed.
 //!
-//! `MSCCLRS_TEST_SEEDS=1000` takes so many fixed seeds for each case of `algorithms` instead of a few.
+//! `MSCCLRS_TEST_SEEDS=0..1000` takes these seeds for each case of `algorithms` and `kernels`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod algorithms;
@@ -9,7 +9,6 @@ mod kernels;
 mod orders;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -97,10 +96,16 @@ fn simulate(
     simulation.kernels()
 }
 
-/// So many seeds that no run had before, most likely. Prints them.
-fn new_seeds(count: u64) -> Range<u64> {
+/// The seeds of a case: so many that are always the same and so many that no run had before, most likely,
+/// which are printed; or those of `MSCCLRS_TEST_SEEDS`.
+fn seeds(fixed: u64, new: u64) -> Vec<u64> {
+    if let Ok(range) = std::env::var("MSCCLRS_TEST_SEEDS") {
+        let (from, to) = range.split_once("..").expect("MSCCLRS_TEST_SEEDS is FROM..TO");
+        println!("seeds {range}");
+        return (from.parse().unwrap()..to.parse().unwrap()).collect();
+    }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let first = now.as_nanos() as u64 % 1_000_000_000;
-    println!("new seeds: {first} to {}", first + count - 1);
-    first..first + count
+    println!("new seeds: {first} to {}", first + new - 1);
+    (0..fixed).chain(first..first + new).collect()
 }

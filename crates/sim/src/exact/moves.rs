@@ -138,11 +138,11 @@ impl State {
             }
             Other::Move(before) => {
                 let MoveInfo { device, name, .. } = self.move_info(before);
-                (format!("a {name} of a queue of device {device}"), None)
+                (format!("the {name} of a queue of device {device}"), None)
             }
         };
         let what = format!(
-            "a {name} of a queue of device {device} comes to memory after {with}, at byte {at:#x} of memory \
+            "the {name} of a queue of device {device} comes to memory after {with}, at byte {at:#x} of memory \
              {place}, and nothing orders the two"
         );
         let steps = self.interleaving(&[], Some((place, at)));
