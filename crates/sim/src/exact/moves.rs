@@ -134,7 +134,7 @@ impl State {
             Other::Lane(stamp) => {
                 let text = words(stamp.op, stamp.order, stamp.scope);
                 let line = self.line_texts[stamp.line as usize].to_string();
-                ("a kernel's access".to_owned(), Some(self.site(stamp.who, line, text)))
+                ("a kernel's access".to_owned(), Some(self.site(stamp.who(), line, text)))
             }
             Other::Move(before) => {
                 let MoveInfo { device, name, .. } = self.move_info(before);
@@ -162,12 +162,12 @@ fn unordered(
     (number, mask, writes): (NonZeroU32, u8, bool),
 ) -> Option<Other> {
     let knows = |slot: u32, time| known.get(slot as usize).is_some_and(|&known| time <= known);
-    let reads = if writes { cell.reads.as_slice() } else { &[] };
+    let reads = cell.reads().filter(|_| writes);
     let stamp = |stamp: &&Stamp| stamp.mask & mask != 0 && !knows(stamp.slot, stamp.time);
-    if let Some(&stamp) = cell.writes.iter().chain(reads).find(stamp) {
+    if let Some(&stamp) = cell.writes().chain(reads).find(stamp) {
         return Some(Other::Lane(stamp));
     }
-    let before = moved_before((cell.moved_to, cell.moved_from), known, moves, (number, writes));
+    let before = moved_before((cell.moved_to, cell.moved_from()), known, moves, (number, writes));
     before.map(Other::Move)
 }
 
@@ -192,16 +192,18 @@ impl Cell {
     /// Nothing that was before counts any more where a move wrote.
     fn moved(&mut self, number: NonZeroU32, mask: u8, (writes, weak): (bool, bool)) {
         if !writes {
-            self.moved_from = Some(number).filter(|_| mask == 0xff).or(self.moved_from);
+            if mask == 0xff {
+                self.set_moved_from(Some(number));
+            }
             return;
         }
         self.written |= mask;
-        self.writes.retain(|stamp| stamp.mask & !mask != 0);
-        self.reads.retain(|stamp| stamp.mask & !mask != 0);
+        self.forget(|stamp| stamp.mask & !mask == 0);
         // Late loads see whole values.
         self.values.retain_mut(|value| !weak && value.keep(!mask));
         if mask == 0xff {
-            (self.moved_to, self.moved_from) = (Some(number), None);
+            self.moved_to = Some(number);
+            self.set_moved_from(None);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! nothing.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use mscclrs_device::arch::host::Access;
 use mscclrs_device::{OrderKind, ScopeKind};
@@ -130,17 +131,15 @@ impl State {
 
     /// What the host's write of 8 bytes makes known, if they are not what a kernel wrote. The host may
     /// have done anything before: it brings all that the host may have known when it was first seen.
-    fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Release> {
+    fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Rc<Release>> {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
         let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
         let known = &self.host;
         let values = &mut self.cells.cell(at.object, cell).values;
         if values.last().is_none_or(|value| value.bits != bits) {
             let (scope, who) = (ScopeKind::Sys, Who::HOST);
-            let release =
-                Some(Release { known: Moment::of(known.clone()), scope, who, also: None });
-            values.clear();
-            values.push(Value { bits, by: None, release, beside: None, seen: Vec::new() });
+            let release = Release { known: Moment::of(known.clone()), scope, who, also: None };
+            values.set(Some(Value { release: Some(Rc::new(release)), ..Value::of(bits) }));
         }
         let value = values.last().filter(|value| value.by.is_none());
         value.and_then(|value| value.release.clone())
@@ -152,7 +151,7 @@ impl State {
         who: u32,
         access: &Access,
         (object, at, mask): (u64, u64, u8),
-        write: Option<(Stamp, Option<Release>)>,
+        write: Option<(Stamp, Option<Rc<Release>>)>,
     ) {
         let word = (object, at + u64::from(mask.trailing_zeros()));
         if acquires(access.order) {
@@ -160,11 +159,11 @@ impl State {
         }
         let Some((by, release)) = write else { return };
         let own = self.who(who);
-        if by.who == own || !by.is_atomic() {
+        if by.who() == own || !by.is_atomic() {
             return;
         }
         let mut reaches = false;
-        for release in release.iter().flat_map(Release::all) {
+        for release in release.iter().flat_map(|release| release.all()) {
             if !self.reaches(release, access, own) {
                 continue;
             }
@@ -182,7 +181,7 @@ impl State {
         }
         let (load, store) = (access.from, self.line_texts[by.line as usize]);
         let scopes_meet =
-            self.includes(by.scope, by.who, own) && self.includes(access.scope, own, by.who);
+            self.includes(by.scope, by.who(), own) && self.includes(access.scope, own, by.who());
         let (missing, so) = match () {
             () if reaches => ("an acquire", ", but orders nothing"),
             () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),

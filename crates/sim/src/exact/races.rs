@@ -92,8 +92,7 @@ impl State {
         let LaneState { who, clock, .. } = &self.lanes[who as usize];
         let (who, slot, time) = (*who, clock.slot, clock.time);
         let line = self.line(access.from);
-        let Access { op, order, scope, .. } = *access;
-        Stamp { who, slot, time, line, mask, op, order, scope }
+        Stamp::new(who, (slot, time), line, mask, access)
     }
 
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits) {
@@ -111,9 +110,7 @@ impl State {
     pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {
         let at = self.locate(who, &access)?;
         if at.owner == MemoryOwner::Device {
-            for (offset, mask) in parts(at.offset, access.size) {
-                self.compare(who, &access, (at.object, offset, mask))?;
-            }
+            self.compare_all(who, &access, at)?;
         }
         let bits = if at.owner == MemoryOwner::Device && self.mode.check == Check::Weak {
             self.load_late(who, &access, at.object, at.offset)
@@ -132,9 +129,7 @@ impl State {
     pub(super) fn store(&mut self, who: u32, access: Access, bits: Bits) -> Checked<()> {
         let at = self.locate(who, &access)?;
         if at.owner == MemoryOwner::Device {
-            for (offset, mask) in parts(at.offset, access.size) {
-                self.compare(who, &access, (at.object, offset, mask))?;
-            }
+            self.compare_all(who, &access, at)?;
             if self.mode.check == Check::Weak {
                 self.keep_value(at.object, at.offset, access.size, access.address);
             }
@@ -159,9 +154,7 @@ impl State {
         let at = self.locate(who, &access)?;
         let watched = self.mode.check != Check::Ordered;
         if watched && at.owner == MemoryOwner::Device {
-            for (offset, mask) in parts(at.offset, access.size) {
-                self.compare(who, &access, (at.object, offset, mask))?;
-            }
+            self.compare_all(who, &access, at)?;
             if self.mode.check == Check::Weak {
                 self.keep_value(at.object, at.offset, access.size, access.address);
             }
@@ -211,6 +204,17 @@ impl State {
         Ok(())
     }
 
+    /// Compares an access to the earlier ones of its cells, and remembers it.
+    fn compare_all(&mut self, who: u32, access: &Access, at: At) -> Checked<()> {
+        if self.mode.check != Check::Checked {
+            return Ok(());
+        }
+        for (offset, mask) in parts(at.offset, access.size) {
+            self.compare(who, access, (at.object, offset, mask))?;
+        }
+        Ok(())
+    }
+
     /// Compares an access to the earlier ones of the cell, and remembers it.
     fn compare(
         &mut self,
@@ -224,7 +228,7 @@ impl State {
         // After a wait has ended early, data is missing, and what would have ordered it.
         let spoilt = self.spoilt;
         let stamp = self.stamp(who, access, mask);
-        let (blocks, moves, by) = (&self.blocks, &self.moves, stamp.who);
+        let (blocks, moves, by) = (&self.blocks, &self.moves, stamp.who());
         let cell = self.cells.cell(object, offset);
         let unwritten = cell.written & mask != mask;
         let clock = &self.lanes[who as usize].clock;
@@ -233,25 +237,28 @@ impl State {
             let strong = before.mask == mask
                 && before.is_atomic()
                 && stamp.is_atomic()
-                && includes(blocks, before.scope, before.who, by)
-                && includes(blocks, stamp.scope, by, before.who);
+                && includes(blocks, before.scope, before.who(), by)
+                && includes(blocks, stamp.scope, by, before.who());
             !spoilt && before.mask & mask != 0 && !strong && !clock.knows(before.slot, before.time)
         };
-        let reads = if stamp.writes() { cell.reads.as_slice() } else { &[] };
-        if let Some(&before) = cell.writes.iter().chain(reads).find(races) {
+        let writes = stamp.writes();
+        let reads = cell.reads().filter(|_| writes);
+        let before = cell.writes().chain(reads).find(races).copied();
+        if let Some(before) = before {
             return Err(self.race(who, access, (object, offset, mask), before).into());
         }
-        if (cell.moved_to.is_some() || cell.moved_from.is_some()) && !spoilt {
+        if (cell.moved_to.is_some() || cell.moved_from().is_some()) && !spoilt {
             let moved = |&number: &NonZeroU32| {
                 let MoveInfo { slot, time, .. } = moves[number.get() as usize - 1];
                 !clock.knows(slot, time)
             };
-            let read = cell.moved_from.filter(|_| stamp.writes());
+            let read = cell.moved_from().filter(|_| writes);
             if let Some(number) = cell.moved_to.filter(moved).or(read.filter(moved)) {
                 return Err(self.race_with_move(who, access, (object, offset), number).into());
             }
-            if stamp.writes() && mask == 0xff {
-                (cell.moved_to, cell.moved_from) = (None, None);
+            if writes && mask == 0xff {
+                cell.moved_to = None;
+                cell.set_moved_from(None);
             }
         }
         if unwritten && access.op == Op::Load && !spoilt {
@@ -265,23 +272,13 @@ impl State {
                 && !is_safer(&stamp, before)
                 && (before.slot == stamp.slot || clock.knows(before.slot, before.time))
         };
-        if stamp.writes() {
+        if writes {
             cell.written |= mask;
-            cell.writes.retain(|before| !covered(before));
-            cell.reads.retain(|before| !covered(before));
-            cell.writes.push(stamp);
+            cell.forget(covered);
+            cell.add_write(stamp);
         } else {
             // A read that everybody knows of who knows of this one says nothing new.
-            let recent = cell.reads.len().saturating_sub(4);
-            match cell.reads[recent..].iter().position(covered) {
-                Some(at) => cell.reads[recent + at] = stamp,
-                None => {
-                    if cell.reads.len() > 64 {
-                        cell.reads.retain(|before| !covered(before));
-                    }
-                    cell.reads.push(stamp);
-                }
-            }
+            cell.add_read(stamp, covered);
         }
         Ok(())
     }
@@ -295,7 +292,7 @@ impl State {
     ) -> Finding {
         let MoveInfo { device, name, .. } = self.move_info(number);
         let what = format!(
-            "a kernel comes to memory after a {name} of a queue of device {device}, at byte {:#x} of memory \
+            "a kernel comes to memory after the {name} of a queue of device {device}, at byte {:#x} of memory \
              {}, and nothing orders the two",
             place.1,
             self.cells.number(place.0)
@@ -318,9 +315,9 @@ impl State {
         let mut finding = self.about(FindingKind::Race, what, who, access, Some((object, offset)));
         let text = words(before.op, before.order, before.scope);
         let line = self.line_texts[before.line as usize].to_string();
-        finding.other = Some(self.site(before.who, line, text));
+        finding.other = Some(self.site(before.who(), line, text));
         let place = (self.cells.number(object), offset);
-        finding.steps = self.interleaving(&[self.who(who), before.who], Some(place));
+        finding.steps = self.interleaving(&[self.who(who), before.who()], Some(place));
         let misses = &self.lanes[who as usize].misses;
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {

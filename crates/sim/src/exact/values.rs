@@ -6,10 +6,12 @@
 //! early, and 16 bytes may come as two halves of different age; but a lane never sees a cell go back,
 //! and read-modify-writes see the newest value. Memory itself holds the newest values.
 
+use std::rc::Rc;
+
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw};
 
-use super::cells::{MOST_VALUES, Release, Value, add};
+use super::cells::{MOST_VALUES, Release, Value};
 use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::races::At;
@@ -28,17 +30,8 @@ impl State {
             let bits = unsafe { word(base + at) };
             let cell = self.cells.cell(object, at);
             // Something else than a kernel has written it.
-            if cell.values.last().is_some_and(|value| value.bits != bits) {
-                cell.values.clear();
-            }
-            if cell.values.is_empty() {
-                cell.values.push(Value {
-                    bits,
-                    by: None,
-                    release: None,
-                    beside: None,
-                    seen: Vec::new(),
-                });
+            if cell.values.last().is_none_or(|value| value.bits != bits) {
+                cell.values.set(Some(Value::of(bits)));
             }
             at += 8;
         }
@@ -59,6 +52,7 @@ impl State {
             let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
             reaching.for_each(|release| release.known.add_to(&mut self.host));
         }
+        let release = release.map(Rc::new);
         let base = access.address as u64 - offset;
         for (at, mask) in super::races::parts(offset, access.size) {
             let stamp = self.stamp(who, access, mask);
@@ -76,20 +70,25 @@ impl State {
                 let write = cell.values.last().and_then(|value| value.write(half));
                 write.map(|(by, release)| Box::new((by, release.clone())))
             };
-            if !weak || of_host {
-                cell.values.clear();
-            } else if cell.values.len() == MOST_VALUES {
-                cell.values.remove(0);
-            }
-            if weak || of_host || beside.is_some() || super::races::is_atomic(access.op) {
+            let is_kept = weak || of_host || beside.is_some() || super::races::is_atomic(access.op);
+            let value = is_kept.then(|| {
                 let (by, release) = (Some(stamp), release.clone());
-                add(&mut cell.values, Value { bits, by, release, beside, seen: Vec::new() });
+                Value { by, release, beside, ..Value::of(bits) }
+            });
+            match value {
+                Some(value) if weak && !of_host => {
+                    if cell.values.len() == MOST_VALUES {
+                        cell.values.forget_oldest();
+                    }
+                    cell.values.push(value);
+                }
+                value => cell.values.set(value),
             }
         }
     }
 
     /// What the newest value of a cell makes known.
-    pub(super) fn latest_release(&mut self, object: u64, at: u64, mask: u8) -> Option<Release> {
+    pub(super) fn latest_release(&mut self, object: u64, at: u64, mask: u8) -> Option<Rc<Release>> {
         self.cells.cell(object, at).values.last()?.write(mask)?.1.clone()
     }
 
@@ -124,14 +123,14 @@ impl State {
         let lane = &self.lanes[who as usize];
         let cell = self.cells.cell(object, at);
         if cell.values.last().is_some_and(|value| value.bits != newest) {
-            cell.values.clear();
+            cell.values.set(None);
         }
         let Some(last) = cell.values.len().checked_sub(1) else { return newest };
         let known = |value: &Value| {
             value.by.is_none_or(|by| lane.clock.knows(by.slot, by.time))
                 || value.seen.iter().any(|&(slot, time)| lane.clock.knows(slot, time))
         };
-        let first = cell.values.iter().rposition(known).unwrap_or(0);
+        let first = cell.values.latest(known).unwrap_or(0);
         let mut chosen = last;
         if first < last && lane.late < MOST_LATE {
             let values = (last - first + 1) as u32;
@@ -143,7 +142,7 @@ impl State {
             }
         }
         let (slot, time) = (lane.clock.slot, lane.clock.time);
-        let value = &mut cell.values[chosen];
+        let Some(value) = cell.values.get_mut(chosen) else { return newest };
         match value.seen.iter_mut().find(|seen| seen.0 == slot) {
             Some(seen) => seen.1 = seen.1.min(time),
             None => value.seen.push((slot, time)),

@@ -95,7 +95,7 @@ fn a_move_that_nothing_orders_with_a_kernel_is_a_race() {
     let moves = Moves::new(1);
     run(&moves.parts.ranks.queues[0], moves.fill());
     run(&moves.second, moves.copy());
-    assert!(moves.finish().expect("a race").what.starts_with("a copy of a queue"));
+    assert!(moves.finish().expect("a race").what.starts_with("the copy of a queue"));
     // Two that only read.
     let moves = Moves::new(1);
     let begin = Point::new();
