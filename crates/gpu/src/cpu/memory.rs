@@ -46,9 +46,14 @@ impl Account {
     }
 }
 
-/// Pages mapped into this process; unmapped when dropped.
+/// Bytes behind a mapping in which nothing lies: who runs past its end meets no other memory, neither
+/// unseen nor as a race with who owns that.
+const GAP: u64 = 64 * 1024;
+
+/// Pages mapped into this process, and a gap behind them; unmapped when dropped.
 struct Pages {
     at: *mut c_void,
+    /// With the gap.
     bytes: usize,
     /// Told to the simulator: not before the pages are there, and no longer than they are.
     known: Option<MappedMemory>,
@@ -61,21 +66,29 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     fn map(bytes: u64, fd: Option<&OwnedFd>) -> rustix::io::Result<Pages> {
-        let bytes = usize::try_from(bytes).map_err(|_| rustix::io::Errno::NOMEM)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let (at, none) = (std::ptr::null_mut(), MapFlags::NORESERVE);
+        let sizes = bytes.checked_add(GAP).and_then(|whole| usize::try_from(whole).ok());
+        let Some(whole) = sizes else { return Err(rustix::io::Errno::NOMEM) };
+        let (none, flags) = (std::ptr::null_mut(), MapFlags::NORESERVE);
         // SAFETY: a new mapping where the system wants it touches no other.
         let at = unsafe {
+            rustix::mm::mmap_anonymous(none, whole, ProtFlags::empty(), flags | MapFlags::PRIVATE)?
+        };
+        // From here on an error unmaps it.
+        let pages = Pages { at, bytes: whole, known: None };
+        let (bytes, protection) = (whole - GAP as usize, ProtFlags::READ | ProtFlags::WRITE);
+        let flags = flags | MapFlags::FIXED;
+        // SAFETY: it lies in what was just mapped, which nobody knows of yet.
+        unsafe {
             match fd {
                 Some(fd) => {
-                    rustix::mm::mmap(at, bytes, protection, none | MapFlags::SHARED, fd, 0)?
+                    rustix::mm::mmap(at, bytes, protection, flags | MapFlags::SHARED, fd, 0)?
                 }
                 None => {
-                    rustix::mm::mmap_anonymous(at, bytes, protection, none | MapFlags::PRIVATE)?
+                    rustix::mm::mmap_anonymous(at, bytes, protection, flags | MapFlags::PRIVATE)?
                 }
             }
         };
-        Ok(Pages { at, bytes, known: None })
+        Ok(pages)
     }
 
     /// Tells the simulator that kernels may use the first `bytes` bytes; memory of one file is one
@@ -405,5 +418,26 @@ impl Drop for CpuMapping {
             "a peer's memory is unmapped"
         );
         mscclrs_sim::release_after_work(Arc::new(self.pages.take()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_lies_right_behind_memory() {
+        let account = Arc::new(Account::new());
+        let kinds = [MemoryKind::Host, MemoryKind::Plain, MemoryKind::Shareable];
+        let some = |kind| alloc(&account, [0; 16], 2 * PAGE, kind).unwrap();
+        let all: Vec<_> = (0..24).map(|nth| some(kinds[nth % 3])).collect();
+        for memory in &all {
+            let end = memory.address() + memory.bytes();
+            let behind = end..end + GAP;
+            assert!(!all.iter().any(|other| behind.contains(&other.address())), "{end:#x}");
+        }
+        let last = all[2].host_address().unwrap().wrapping_add(2 * PAGE as usize - 1);
+        // SAFETY: its last byte, which nobody else has.
+        unsafe { last.write_volatile(7) };
     }
 }
