@@ -94,7 +94,7 @@ table! {
         "With MSCCLRS_SIM: a folder in which each process leaves a file of JSON that says what its \
          simulation met.";
     SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
-        Kind::Path, "none",
+        Kind::Text("a file in a folder that exists"), "none",
         "With MSCCLRS_SIM: a file that gets every access in its order, for Perfetto.";
     SOCKET_FAMILY = "MSCCLRS_SOCKET_FAMILY", Some("MSCCLPP_SOCKET_FAMILY"),
         Kind::Choice(&["AF_INET", "AF_INET6"]), "both",

@@ -50,6 +50,12 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             let is_there = std::path::Path::new(value).is_dir();
             (!is_there).then(|| "there is no such folder".into())
         }
+        Reader::FileToWrite => {
+            let path = std::path::Path::new(value);
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let can_be = folder.is_none_or(std::path::Path::is_dir) && !path.is_dir();
+            (!can_be).then(|| "there is no such folder, or the path is one".into())
+        }
         Reader::Simulation => value.parse::<Mode>().err().map(|error| error.to_string()),
         Reader::Subsystems => value.parse::<Subsystems>().err().map(|error| error.to_string()),
     }
@@ -58,6 +64,7 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
 /// Who parses a text.
 enum Reader {
     Address,
+    FileToWrite,
     Folder,
     Interfaces,
     LogFile,
@@ -74,6 +81,8 @@ fn reader(variable: &env::Variable) -> Option<Reader> {
         Some(Reader::LogFile)
     } else if std::ptr::eq(variable, &env::SIM) {
         Some(Reader::Simulation)
+    } else if std::ptr::eq(variable, &env::SIM_TRACE) {
+        Some(Reader::FileToWrite)
     } else if std::ptr::eq(variable, &env::SIM_REPORT) {
         Some(Reader::Folder)
     } else if std::ptr::eq(variable, &env::DEBUG_SUBSYS) {
@@ -158,6 +167,7 @@ mod tests {
             (&[("MSCCLRS_ADDRESS", "here")], "MSCCLRS_ADDRESS", "port is missing"),
             (&[("MSCCLPP_SOCKET_IFNAME", "eth,")], "MSCCLRS_SOCKET_IFNAME", "cannot be read"),
             (&[("MSCCLRS_SECRET", "short")], "MSCCLRS_SECRET", "not allowed"),
+            (&[("MSCCLRS_SIM_TRACE", "/nowhere/run")], "MSCCLRS_SIM_TRACE", "no such folder"),
         ] {
             let found = find(pairs, name);
             assert!(found.error.as_deref().is_some_and(|text| text.contains(error)), "{found:?}");

@@ -62,11 +62,18 @@ impl CpuConfig {
         let deadlock = env::CPU_DEADLOCK_MS.number_in(source)?;
         config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
         config.simulation = env::SIM.parse_in(source, |text| text.parse().ok())?;
-        config.trace = env::SIM_TRACE.value(source).map(PathBuf::from);
+        config.trace = env::SIM_TRACE.parse_in(source, |text| file_to_write(text.into()))?;
         config.report = env::SIM_REPORT
             .parse_in(source, |text| Some(PathBuf::from(text)).filter(|folder| folder.is_dir()))?;
         Ok(config)
     }
+}
+
+/// A file that there is, or that can be made in its folder.
+fn file_to_write(path: PathBuf) -> Option<PathBuf> {
+    let folder = path.parent()?;
+    let has_folder = folder.as_os_str().is_empty() || folder.is_dir();
+    Some(path).filter(|path| has_folder && !path.is_dir())
 }
 
 #[cfg(test)]
@@ -83,6 +90,9 @@ mod tests {
         assert_eq!(with("MSCCLRS_CPU_THREADS", "").unwrap(), CpuConfig::default());
         assert_eq!(with("MSCCLRS_CPU_THREADS", "1024").unwrap().threads, 1024);
         assert_eq!(with("MSCCLRS_CPU_MULTIPROCESSORS", "1").unwrap().multiprocessors, 1);
+        let trace = |text| with("MSCCLRS_SIM_TRACE", text).unwrap().trace;
+        assert_eq!(trace("run.json"), Some(PathBuf::from("run.json")));
+        assert_eq!(trace("/tmp/run.json"), Some(PathBuf::from("/tmp/run.json")));
         let limit = |text| with("MSCCLRS_CPU_DEADLOCK_MS", text).unwrap().deadlock;
         assert_eq!(limit("0"), None);
         assert_eq!(limit("250"), Some(Duration::from_millis(250)));
@@ -106,6 +116,9 @@ mod tests {
             ("MSCCLRS_CPU_DEADLOCK_MS", "-1"),
             ("MSCCLRS_SIM", "chekced,seed=1"),
             ("MSCCLRS_SIM", "7"),
+            ("MSCCLRS_SIM", "weak,seed=1,seed=2"),
+            ("MSCCLRS_SIM_TRACE", "/nowhere/run.json"),
+            ("MSCCLRS_SIM_TRACE", "/"),
             ("MSCCLRS_SIM_REPORT", "/nowhere"),
         ] {
             let text = with(name, value).unwrap_err().to_string();

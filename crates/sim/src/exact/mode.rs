@@ -132,10 +132,14 @@ impl FromStr for Mode {
             _ => return Err(refuse(first)),
         };
         let mut mode = Mode::new(check, 0);
+        let mut has_seed = false;
         for part in parts {
             match part.split_once('=') {
-                Some(("seed", seed)) => mode.seed = seed.parse().map_err(|_| refuse(part))?,
-                Some(("schedule", name)) => {
+                Some(("seed", seed)) if !has_seed => {
+                    mode.seed = seed.parse().map_err(|_| refuse(part))?;
+                    has_seed = true;
+                }
+                Some(("schedule", name)) if mode.schedule.is_none() => {
                     let schedule = match name.split_once(':') {
                         Some(("departures", list)) => list.parse().ok().map(Schedule::Departures),
                         _ => Schedule::ALL.into_iter().find(|schedule| schedule.name() == name),
@@ -174,6 +178,8 @@ mod tests {
             ("chekced", "chekced"),
             ("weak,seed=x", "seed=x"),
             ("weak,7", "7"),
+            ("weak,seed=1,seed=2", "seed=2"),
+            ("weak,schedule=random,schedule=one-far", "schedule=one-far"),
             ("weak,schedule=fast", "schedule=fast"),
             ("weak,schedule=departures", "schedule=departures"),
             ("weak,schedule=departures:", "schedule=departures:"),
