@@ -16,6 +16,8 @@ use crate::launch::alone::{End, Ended, Runner};
 use crate::output::say;
 use crate::usage::usage;
 
+/// A signal: memory that is not there, such as what lies below a stack.
+const SIGSEGV: i32 = 11;
 /// Lines of a command's output that are shown.
 const SHOWN: usize = 20;
 
@@ -133,8 +135,9 @@ impl Ran {
             .map(|wrong| wrong.map(|wrong| wrong.with(&self.ended.output)))
             .ok_or_else(|| {
                 usage!(
-                    "'{command}' ran no kernel on a CPU device; allowed are programs that do, whose \
-                     ranks are threads (of mscclrs bench those with --threads)"
+                    "'{command}' ran no kernel on a CPU device, or ended before its first one began; \
+                     allowed are programs that run and wait for one, whose ranks are threads (of mscclrs \
+                     bench those with --threads)"
                 )
             })
     }
@@ -177,6 +180,12 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
                  missing, and --mode checked may say where",
             );
         }
+        if matches!(end, End::Killed(signal) if signal == SIGSEGV) && kernels > 0 {
+            text.push_str(
+                "\n  a lane has a stack of 256 KiB on CPU devices: recursion, and large arrays in a kernel, \
+                 end so",
+            );
+        }
         return wrong(how, text, true);
     }
     if kernels == 0 {
@@ -194,15 +203,28 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
     Some(None)
 }
 
-/// The last lines, as a part of a report.
+/// The last lines, as a part of a report. The calls of backtraces are left out: they may be more than are
+/// shown, and what went wrong stands before them.
 fn last_words(output: &str) -> String {
-    let lines: Vec<&str> = output.trim_end().lines().collect();
+    let lines: Vec<&str> =
+        output.trim_end().lines().filter(|line| !is_of_backtrace(line)).collect();
     if lines.is_empty() {
         return "\n  it wrote nothing".into();
     }
     let first = lines.len().saturating_sub(SHOWN);
     let shown: String = lines[first..].iter().map(|line| format!("\n    {line}")).collect();
     format!("\n  its last output:{shown}")
+}
+
+/// Whether a line names a call, `  12: name`, or its place, `      at file:line`, as Rust writes them.
+fn is_of_backtrace(line: &str) -> bool {
+    let text = line.trim_start();
+    let indent = line.len() - text.len();
+    let is_call = || {
+        let number = text.split_once(": ").map(|(number, _)| number);
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    (indent >= 2 && is_call()) || (indent >= 10 && text.starts_with("at "))
 }
 
 /// The file of `--trace`.
@@ -289,6 +311,28 @@ mod tests {
         assert!(failed(&[report(1, 0, None)], Check::Weak));
         assert!(!failed(&[report(1, 0, None)], Check::Checked));
         assert!(!failed(&[], Check::Weak));
+    }
+
+    #[test]
+    fn what_went_wrong_is_shown_and_not_the_calls_that_led_there() {
+        let calls: String = (0..40)
+            .map(|nth| {
+                format!("  {nth:2}: core::ops::function\n             at /rustc/lib.rs:{nth}:5\n")
+            })
+            .collect();
+        let shown = last_words(&format!("Error: 12: a wrong sum\n\nStack backtrace:\n{calls}"));
+        assert_eq!(shown.lines().filter(|line| !line.trim().is_empty()).count(), 3, "{shown}");
+        assert!(shown.contains("Error: 12: a wrong sum"), "{shown}");
+        assert_eq!(last_words("  at once\n"), "\n  its last output:\n      at once");
+    }
+
+    #[test]
+    fn a_fault_of_memory_names_the_stack_of_lanes_as_a_cause() {
+        let stack = |reports: &[Report], end| {
+            kind(reports, end, Check::Checked).expect("wrong").contains("256 KiB")
+        };
+        assert!(stack(&[report(1, 1, None)], End::Killed(SIGSEGV)));
+        assert!(!stack(&[report(1, 1, None)], End::Killed(9)) && !stack(&[], End::Killed(SIGSEGV)));
     }
 
     #[test]
