@@ -34,6 +34,17 @@ pub(crate) enum WarpOperation {
     Sync,
 }
 
+impl WarpOperation {
+    /// As device code calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            WarpOperation::Ballot => "ballot",
+            WarpOperation::Exchange(_) => "shuffle_xor",
+            WarpOperation::Sync => "warp_sync",
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Slot {
     mask: u32,
@@ -204,11 +215,18 @@ impl BlockState {
             for bit in bits() {
                 let (a, b) = (slot(first), slot(bit));
                 if b.mask != mask || kind(&a.operation) != kind(&b.operation) {
-                    return Err(format!(
-                        "lanes of warp {warp_index} meet with different masks ({mask:#x} and {:#x}) \
-                         or operations",
-                        b.mask
-                    ));
+                    let (a_name, b_name) = (a.operation.name(), b.operation.name());
+                    return Err(if a_name == b_name {
+                        format!(
+                            "lanes of warp {warp_index} meet with different masks ({mask:#x} and {:#x})",
+                            b.mask
+                        )
+                    } else {
+                        format!(
+                            "lanes of warp {warp_index} meet with different operations: lane {first} with \
+                             {a_name}, lane {bit} with {b_name}"
+                        )
+                    });
                 }
                 votes |= b.value << bit;
             }

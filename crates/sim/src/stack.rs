@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use corosensei::stack::{DefaultStack, StackPointer};
 
 /// Bytes a stack; a guard page lies below it, so that an overflow ends the program instead of
-/// spoiling another lane.
-const STACK_BYTES: usize = 64 * 1024;
+/// spoiling another lane. What a lane does not touch costs addresses only, and code that is not optimised
+/// takes several times as much as code that is.
+const STACK_BYTES: usize = 256 * 1024;
 /// Different beginnings of stacks, and bytes between them; together at most a page.
 const COLOURS: usize = 16;
 const COLOUR_BYTES: usize = 256;

@@ -129,6 +129,24 @@ kernels! {
         Ok(())
     }
 
+    /// Lanes of a warp that do not do the same.
+    pub fn mix_operations<>(args: Data) threads 1024 for { "" = <> } {
+        let _ = args;
+        if lane() < 16 {
+            ballot(u32::MAX, true);
+        } else {
+            warp_sync(u32::MAX);
+        }
+        Ok(())
+    }
+
+    /// Has as much on its stack as code has that is not optimised.
+    pub fn large_frame<>(args: Data) threads 1024 for { "" = <> } {
+        let frame = core::hint::black_box([1_u8; 128 * 1024]);
+        args.data.store(frame[thread_idx() as usize].into());
+        Ok(())
+    }
+
     /// Does nothing.
     pub fn nothing<>(args: Data) threads 1024 for { "" = <> } {
         let _ = args;
@@ -262,6 +280,25 @@ fn lanes_that_disagree_about_a_warp_are_told() {
     launch(&queue, &disagree, (1, 32, 0), &Data { data: Global::null() });
     let error = queue.synchronize(common::LIMIT).expect_err("masks differ");
     assert!(error.report.contains("different masks"), "{error}");
+}
+
+#[test]
+fn lanes_of_a_warp_that_do_not_do_the_same_are_told_what_they_do() {
+    let device = device(1, 32);
+    let queue = device.create_queue();
+    launch(&queue, &mix_operations, (1, 32, 0), &Data { data: Global::null() });
+    let error = queue.synchronize(common::LIMIT).expect_err("operations differ");
+    let text = "lane 0 with ballot, lane 16 with warp_sync";
+    assert!(error.report.contains(text) && !error.report.contains("masks"), "{error}");
+}
+
+#[test]
+fn a_lane_has_room_for_code_that_is_not_optimised() {
+    let device = device(1, 32);
+    let queue = device.create_queue();
+    let data = Words::new(1);
+    launch(&queue, &large_frame, (1, 1, 0), &Data { data: data.global() });
+    assert_eq!(queue.synchronize(common::LIMIT), Ok(true));
 }
 
 #[test]
