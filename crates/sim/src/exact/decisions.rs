@@ -21,8 +21,8 @@ use super::random::mix;
 
 /// Decisions that are remembered; later ones are made but not told of.
 pub(super) const MOST: usize = 1 << 20;
-/// Loads of one word, with nothing between them and no write to it, after which a lane is taken to poll.
-const POLLS: u32 = 2;
+/// Words that a poll goes through, at most.
+const POLLED: usize = 16;
 
 /// A decision that a run met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +40,69 @@ pub(super) struct Impossible {
     pub(super) alternatives: u32,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct LaneHistory {
     /// Of all its accesses.
     history: u64,
-    /// The word that it loaded last, what that held, and how often one after the other.
-    polled: (usize, u64, u32),
+    /// What it has read since it last changed anything: words, and the histories that they had.
+    read: Vec<(usize, u64)>,
+    /// How often, one after the other, it has read what it had read before and nobody had written since.
+    again: u32,
+    /// Whether the last access before this one read the same, both atomically.
+    twice: bool,
+    last: Option<(usize, u64)>,
+}
+
+impl LaneHistory {
+    /// It finds a word with one history and leaves it with another, which may be the same.
+    fn reads(&mut self, word: usize, (held, left): (u64, u64), is_atomic: bool) {
+        let (seen, this) = ((word, held), (word, left));
+        self.twice = is_atomic && self.last == Some(seen);
+        self.last = is_atomic.then_some(this);
+        match self.read.iter_mut().find(|(known, _)| *known == word) {
+            Some(known) if *known == seen => {
+                (*known, self.again) = (this, self.again.saturating_add(1))
+            }
+            Some(known) => (*known, self.again) = (this, 0),
+            None => {
+                // A poll goes through few words; what was read first is no part of it then.
+                if self.read.len() == POLLED {
+                    self.read.remove(0);
+                }
+                self.read.push(this);
+                self.again = 0;
+            }
+        }
+    }
+
+    fn changes(&mut self) {
+        self.read.clear();
+        (self.again, self.twice, self.last) = (0, false, None);
+    }
+
+    /// Whether it seems to go round: it has read one word twice in a row, or several in two rounds.
+    fn goes_round(&self) -> bool {
+        self.twice || self.again >= 2 * (self.read.len() as u32).max(1)
+    }
+
+    /// What it reads round and round.
+    fn round(&self) -> &[(usize, u64)] {
+        match &self.last {
+            Some(last) if self.twice => std::slice::from_ref(last),
+            _ => &self.read,
+        }
+    }
+}
+
+/// What an access did to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It left it as it was: a load, or a read-modify-write that did not write.
+    Read,
+    /// It wrote the value that was there: some poll so.
+    Rewrote,
+    /// It wrote.
+    Changed,
 }
 
 pub(super) struct Decisions {
@@ -141,33 +198,31 @@ impl Decisions {
     }
 
     /// A lane has made an access.
-    pub(super) fn accessed(&mut self, who: u32, access: &Access) {
+    pub(super) fn accessed(&mut self, who: u32, access: &Access, effect: Effect) {
         let first = access.address & !7;
         let words = if access.size == 16 { [first, first + 8] } else { [first, first] };
         let held = words.map(|word| self.words.get(&word).copied().unwrap_or(0));
         let line = u64::from(access.from.line()) << 32 | u64::from(access.from.column());
         self.add(who, mix(held[0]) ^ mix(held[1].wrapping_mul(3)) ^ line << 3 ^ access.op as u64);
         let Some(lane) = self.lanes.get_mut(who as usize) else { return };
-        let (word, seen, times) = lane.polled;
-        lane.polled = match access.op {
-            Op::AtomicLoad if (word, seen) == (first, held[0]) => (first, seen, times + 1),
-            Op::AtomicLoad => (first, held[0], 1),
-            _ => (0, 0, 0),
-        };
-        if matches!(access.op, Op::Store | Op::AtomicStore | Op::AtomicRmw) {
-            let history = lane.history;
-            for word in words {
-                self.words.insert(word, history);
-            }
+        let history = lane.history;
+        if effect != Effect::Read {
+            self.words.extend(words.map(|word| (word, history)));
+        }
+        match effect {
+            Effect::Changed => lane.changes(),
+            Effect::Read => lane.reads(first, (held[0], held[0]), access.op != Op::Load),
+            // Its own write is what it finds when it comes again.
+            Effect::Rewrote => lane.reads(first, (held[0], history), true),
         }
     }
 
-    /// Whether a lane does nothing but load a word that nobody has written meanwhile: a wait that does
+    /// Whether a lane does nothing but read words that nobody has written meanwhile: a wait that does
     /// not say so.
     pub(super) fn polls(&self, who: u32) -> bool {
         let Some(lane) = self.lanes.get(who as usize) else { return false };
-        let (word, seen, times) = lane.polled;
-        times >= POLLS && self.words.get(&word).copied().unwrap_or(0) == seen
+        let holds = |word: &usize| self.words.get(word).copied().unwrap_or(0);
+        lane.goes_round() && lane.round().iter().all(|(word, seen)| holds(word) == *seen)
     }
 
     fn add(&mut self, who: u32, what: u64) {

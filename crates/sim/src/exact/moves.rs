@@ -45,8 +45,10 @@ impl Watch {
         let Some(number) = NonZeroU32::new(number).filter(|_| bytes > 0) else { return };
         let state = &mut *self.state.borrow_mut();
         state.refresh();
+        let unwritten = from.map_or(Vec::new(), |from| state.unwritten(from, bytes));
         let read = from.and_then(|from| state.moved(number, known, (from, bytes), false));
         let race = read.or(state.moved(number, known, (to, bytes), true));
+        state.hand_on_unwritten(to, &unwritten);
         if let Some(finding) = race {
             self.found(state, finding);
         }
@@ -120,6 +122,63 @@ impl State {
         }
         let (other, at) = other?;
         Some(self.race_of_move(number, other, (object, at)))
+    }
+
+    /// Which bytes of what is moved nothing has written: how far in they begin, and how many they are.
+    fn unwritten(&mut self, from: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let found = self.view.find(from, bytes);
+        let Found::In { object, offset, owner: MemoryOwner::Device } = found else {
+            return Vec::new();
+        };
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut add = |from: u64, count: u64| match ranges.last_mut() {
+            Some((first, known)) if *first + *known == from => *known += count,
+            _ => ranges.push((from, count)),
+        };
+        let end = offset + bytes;
+        let mut at = offset;
+        while at < end {
+            let next = match self.cells.page(object, at) {
+                Page::Untouched(page) => {
+                    let next = end.min(at - at % PAGE_BYTES + PAGE_BYTES);
+                    if !page.written {
+                        add(at - offset, next - at);
+                    }
+                    next
+                }
+                Page::Cells(_) => {
+                    let next = end.min((at & !7) + 8);
+                    let written = self.cells.cell(object, at).written;
+                    let missing = (at..next).filter(|byte| written & 1 << (byte & 7) == 0);
+                    missing.for_each(|byte| add(byte - offset, 1));
+                    next
+                }
+            };
+            at = next;
+        }
+        ranges
+    }
+
+    /// What comes from memory that nothing wrote is none that something wrote.
+    fn hand_on_unwritten(&mut self, to: u64, ranges: &[(u64, u64)]) {
+        for &(from, count) in ranges {
+            let Found::In { object, offset, .. } = self.view.find(to + from, count) else {
+                continue;
+            };
+            let (mut at, end) = (offset, offset + count);
+            while at < end {
+                let is_whole = at.is_multiple_of(PAGE_BYTES) && at + PAGE_BYTES <= end;
+                if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(object, at)) {
+                    page.written = false;
+                    at += PAGE_BYTES;
+                } else {
+                    let next = end.min((at & !7) + 8);
+                    let cell = self.cells.cell(object, at);
+                    (at..next).for_each(|byte| cell.written &= !(1 << (byte & 7)));
+                    at = next;
+                }
+            }
+        }
     }
 
     fn race_of_move(

@@ -11,7 +11,8 @@ use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
 use super::cells::Stamp;
-use super::finding::{Finding, FindingKind};
+use super::decisions::Effect;
+use super::finding::{Finding, FindingKind, Site};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::moves::MoveInfo;
@@ -95,12 +96,12 @@ impl State {
         Stamp::new(who, (slot, time), line, mask, access)
     }
 
-    fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits) {
+    fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits, effect: Effect) {
         let (line, object) = (self.line(access.from), self.cells.number(at.object));
         let Access { op, order, scope, .. } = *access;
         let (who_did, offset, bits) = (self.who(who), at.offset, bits[0]);
         if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
-            decisions.accessed(who, access);
+            decisions.accessed(who, access, effect);
         }
         let (who, in_vain) = (who_did, self.in_vain);
         let event = Event { step: 0, who, line, object, offset, bits, op, order, scope, in_vain };
@@ -122,7 +123,7 @@ impl State {
         if access.op == Op::AtomicLoad && !is_late {
             self.synchronize(who, &access, at);
         }
-        self.trace(who, &access, at, bits);
+        self.trace(who, &access, at, bits, Effect::Read);
         Ok(bits)
     }
 
@@ -140,7 +141,7 @@ impl State {
             let release = self.release(who, &access, at);
             self.add_value(who, &access, at, release);
         }
-        self.trace(who, &access, at, bits);
+        self.trace(who, &access, at, bits, Effect::Changed);
         Ok(())
     }
 
@@ -176,8 +177,13 @@ impl State {
                 self.add_value(who, &access, at, release);
             }
         }
-        self.trace(who, &access, at, [after.unwrap_or(before), 0]);
-        Ok((before, after.is_some_and(|after| after != before)))
+        let effect = match after {
+            None => Effect::Read,
+            Some(after) if after == before => Effect::Rewrote,
+            Some(_) => Effect::Changed,
+        };
+        self.trace(who, &access, at, [after.unwrap_or(before), 0], effect);
+        Ok((before, effect == Effect::Changed))
     }
 
     pub(super) fn shared(
@@ -262,8 +268,8 @@ impl State {
             }
         }
         if unwritten && access.op == Op::Load && !spoilt {
-            let what = "these bytes were never written, by a kernel, a copy or the host; memory is 0 at \
-                        first, so this reads zeros that nobody put there";
+            let what = "these bytes were never written, by a kernel, a copy or the host, or came by a \
+                        copy from such; memory is 0 at first, so this reads zeros that nobody put there";
             let place = Some((object, offset));
             return Err(self.about(FindingKind::Unwritten, what.into(), who, access, place).into());
         }
@@ -319,6 +325,12 @@ impl State {
         let place = (self.cells.number(object), offset);
         finding.steps = self.interleaving(&[self.who(who), before.who()], Some(place));
         let misses = &self.lanes[who as usize].misses;
+        // Two launches of one device have an order if their queue or an event gives it.
+        let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
+        let two_launches = match (place(&finding.here), place(&finding.other)) {
+            (Some(here), Some(other)) => here.0 == other.0 && here.1 != other.1,
+            _ => false,
+        };
         let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
         finding.missing = Some(match near {
             Some(miss) => miss.why.clone(),
@@ -332,6 +344,12 @@ impl State {
                 scope_name(before.scope),
                 scope_name(access.scope)
             ),
+            None if two_launches => {
+                "an event that the queue of the first launch records and that of the second waits for, or \
+                 one queue for both (or, while both run, a release by the first lane after its access, \
+                 and an acquire that sees it by the second before its own)"
+                    .into()
+            }
             None => {
                 "a release by the first lane after its access, and an acquire that sees it by the \
                      second before its own (or a barrier that both come to)"

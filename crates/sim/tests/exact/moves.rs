@@ -19,6 +19,9 @@ parts! {
         let sum = (0..8).map(|word| args.memory.at(word).load()).sum();
         args.memory.at(16).store(sum);
     }
+    OnlyReads "_only_reads" = |args| {
+        (0..8).for_each(|word| assert!(args.memory.at(word).load() < u64::MAX));
+    }
     // Tells the host, and goes on when the host says so.
     Tells "_tells" = |args| {
         (0..8).for_each(|word| args.memory.at(word).store(1));
@@ -104,6 +107,48 @@ fn a_move_that_nothing_orders_with_a_kernel_is_a_race() {
     moves.kernel("_reads");
     run(&moves.second, moves.copy());
     assert_eq!(moves.finish().map(|finding| finding.to_string()), None);
+}
+
+#[test]
+fn launches_of_two_queues_miss_an_event() {
+    let moves = Moves::new(1);
+    let begin = Point::new();
+    moves.parts.ranks.queues[0].record(begin.clone());
+    moves.second.wait_for(begin);
+    moves.kernel("_writes");
+    let kernel = part.instance("_reads").expect("a part of this name");
+    crate::common::launch_kernel(&moves.second, kernel, (1, 1, 0), &moves.parts.args(0));
+    let finding = moves.finish().expect("a race");
+    assert_eq!(finding.kind, FindingKind::Race, "{finding}");
+    assert!(finding.missing.as_ref().unwrap().starts_with("an event"), "{finding}");
+}
+
+#[test]
+fn a_copy_of_what_nothing_wrote_is_not_written() {
+    // Some bytes, and pages of which only queues know.
+    for (bytes, at) in [(64, 0), (1 << 16, (1 << 16) - 64)] {
+        for fills in [false, true] {
+            let moves = Moves::new(1);
+            let (from, to) = (TestMemory::new(bytes), TestMemory::new(bytes));
+            let queue = &moves.parts.ranks.queues[0];
+            let fill =
+                |to: &TestMemory| Work::Fill { to: to.address(), byte: 1, bytes: bytes as u64 };
+            run(queue, fill(&to));
+            if fills {
+                run(queue, fill(&from));
+            }
+            let (to, bytes) = (to.address(), bytes as u64);
+            run(queue, Work::Copy { to, from: from.address(), bytes });
+            let args = crate::parts::PartArgs {
+                memory: mscclrs_device::Global::from_address(to + at),
+                ..moves.parts.args(0)
+            };
+            let kernel = part.instance("_only_reads").expect("a part of this name");
+            crate::common::launch_kernel(queue, kernel, (1, 1, 0), &args);
+            let kind = moves.finish().map(|finding| finding.kind);
+            assert_eq!(kind, (!fills).then_some(FindingKind::Unwritten), "{bytes} {fills}");
+        }
+    }
 }
 
 #[test]
