@@ -107,8 +107,8 @@ impl Lane {
     }
 
     /// After an access: others may get their turn.
-    fn make_room(&self, watch: &Watch) {
-        if watch.is_turn_over() {
+    fn make_room(&self, watch: &Watch, is_turn_over: bool) {
+        if is_turn_over {
             self.block().get_ready(self.coords.thread);
             self.suspend(Waiting::No);
         }
@@ -169,7 +169,13 @@ impl Engine for Lane {
     }
 
     fn now(&self) -> Option<u64> {
-        self.watch().map(|(watch, _)| watch.now())
+        let (watch, who) = self.watch()?;
+        // Who only looks whether his wait is over changes nothing.
+        if !self.looks() {
+            let is_over = watch.is_turn_over_at_clock(who);
+            self.make_room(watch, is_over);
+        }
+        Some(watch.now())
     }
 
     fn ended(&self, early: bool) {
@@ -187,7 +193,7 @@ impl Engine for Lane {
         };
         self.park(watch, &access);
         let bits = watch.load(who, access, self.looks());
-        self.make_room(watch);
+        self.make_room(watch, watch.is_turn_over());
         bits
     }
 
@@ -200,7 +206,7 @@ impl Engine for Lane {
         self.fruitless.set((0, 0));
         watch.store(who, access, bits);
         self.block().progress.set(true);
-        self.make_room(watch);
+        self.make_room(watch, watch.is_turn_over());
     }
 
     fn modify(&self, access: Access, change: &dyn Fn(u64) -> Option<u64>) -> u64 {
@@ -212,7 +218,7 @@ impl Engine for Lane {
         self.fruitless.set((0, 0));
         let before = watch.modify(who, access, change);
         self.block().progress.set(true);
-        self.make_room(watch);
+        self.make_room(watch, watch.is_turn_over());
         before
     }
 
@@ -227,7 +233,7 @@ impl Engine for Lane {
         let Some((watch, who)) = self.watch() else { return };
         let block = self.block();
         watch.shared(who, block.shared_object, block.shared_bytes, access);
-        self.make_room(watch);
+        self.make_room(watch, watch.is_turn_over());
     }
 }
 

@@ -19,6 +19,8 @@ pub struct WaitingRow {
     pub what: &'static str,
     /// The word that the first of the lanes waits for; 0 for barrier and warp.
     pub address: u64,
+    /// In a simulation: the number of the memory that it lies in, and its byte there.
+    pub place: Option<(u32, u64)>,
     /// What it held when that lane looked.
     pub seen: u64,
     /// Source line of the wait, e.g. `wait.rs:12`; empty for barrier and warp.
@@ -73,6 +75,7 @@ impl WaitingReport {
                 block: block.index,
                 what,
                 address,
+                place: None,
                 seen,
                 line,
                 lane: lane as u32,
@@ -95,11 +98,20 @@ impl fmt::Display for WaitingReport {
             return write!(f, ": nothing waits");
         }
         for row in self.rows.iter().take(ROWS_SHOWN) {
-            let WaitingRow { kernel, block, what, address, seen, line, lane, lanes } = row;
-            write!(f, "\n  kernel {kernel} block {block}: {lanes} lanes (first {lane}) wait for ")?;
-            match *address {
-                0 if line.is_empty() => write!(f, "the {what}")?,
-                0 => write!(f, "the {what}; {line}")?,
+            let WaitingRow { kernel, block, what, address, place, seen, line, lane, lanes } = row;
+            write!(f, "\n  kernel {kernel} block {block}: ")?;
+            match lanes {
+                1 => write!(f, "lane {lane} waits for ")?,
+                _ => write!(f, "{lanes} lanes (first {lane}) wait for ")?,
+            }
+            match (*address, place) {
+                (0, _) if line.is_empty() => write!(f, "the {what}")?,
+                (0, _) => write!(f, "the {what}; {line}")?,
+                // An address is another one in each run.
+                (_, Some((memory, byte))) => write!(
+                    f,
+                    "a {what}: the word at byte {byte:#x} of memory {memory} holds {seen:#x}; {line}"
+                )?,
                 _ => write!(f, "a {what}: the word at {address:#x} holds {seen:#x}; {line}")?,
             }
         }

@@ -14,7 +14,7 @@ use super::cells::Cells;
 use super::clock::{Clock, Known, Moment, join, meet};
 use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
-use super::memory::View;
+use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
 use super::random::{Random, mix};
@@ -32,6 +32,8 @@ const LINES: usize = 64;
 const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
 const ACCESS_NS: u64 = 5;
+/// And a look at the clock: what only waits for time to pass gets there.
+const CLOCK_NS: u64 = 50;
 
 /// A launch, for reports and for what lies in the same grid.
 #[derive(Clone, Copy, Debug)]
@@ -203,6 +205,20 @@ impl Watch {
         self.clock_ns.get()
     }
 
+    /// A lane looks at the clock: whether it makes room for others now. Who does nothing else for too long
+    /// waits without end.
+    pub(crate) fn is_turn_over_at_clock(&self, who: u32) -> bool {
+        self.pass(CLOCK_NS);
+        let (polls, loads) = self.since_store.get();
+        self.since_store.set((polls + 1, loads));
+        if polls > ENDLESS && !self.failed.get() {
+            let what = "nothing has been stored for a long time, and this lane goes on looking at the \
+                        clock; a wait needs a guard, which ends it on an abort or at its time limit";
+            self.report_failure(FindingKind::EndlessPoll, what.into(), who);
+        }
+        self.is_turn_over()
+    }
+
     fn pass(&self, ns: u64) {
         self.clock_ns.set(self.clock_ns.get() + ns);
     }
@@ -269,6 +285,13 @@ impl Watch {
     pub(super) fn found(&self, state: &mut State, finding: Finding) {
         self.failed.set(true);
         state.finding.get_or_insert(finding);
+    }
+
+    /// The number of the memory that an address lies in, and the byte there.
+    pub(super) fn place(&self, address: u64) -> Option<(u32, u64)> {
+        let state = &mut *self.state.borrow_mut();
+        let Found::In { object, offset, .. } = state.view.find(address, 1) else { return None };
+        Some((state.cells.number(object), offset))
     }
 
     /// A fault that is not about two accesses; `steps` come before who did what in which order.

@@ -579,7 +579,11 @@ impl Worker {
     }
 
     fn deadlock(&mut self) {
-        let reports: Vec<WaitingReport> = self.devices.values().map(Scheduler::report).collect();
+        let mut reports: Vec<WaitingReport> =
+            self.devices.values().map(Scheduler::report).collect();
+        for row in reports.iter_mut().flat_map(|report| &mut report.rows) {
+            row.place = self.watch.place(row.address);
+        }
         let steps = reports.iter().filter(|report| !report.is_empty()).map(|r| r.to_string());
         let steps = steps.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
         let what = "everything waits, for what nobody does any more";

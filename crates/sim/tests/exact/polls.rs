@@ -1,7 +1,7 @@
 //! Polls that are endless, and kernels that read much or wait for a lane that was not asked.
 
 use mscclrs_device::arch::{shared_load, shared_store};
-use mscclrs_device::{Acquire, Cta, Gpu, Relaxed, Release, thread_idx};
+use mscclrs_device::{Acquire, Cta, Gpu, Relaxed, Release, global_timer_ns, thread_idx};
 use mscclrs_sim::{Check, FindingKind, Mode, Schedule};
 
 use crate::parts::{Parts, parts};
@@ -28,6 +28,14 @@ parts! {
     SharedWord "_shared_word" = |_args| {
         shared_store(0, 0);
         while shared_load(0) == 0 {}
+    }
+    Delays "_delays" = |args| {
+        let begun = global_timer_ns();
+        while global_timer_ns() - begun < 20_000 {}
+        args.memory.at(4).store(7);
+    }
+    WatchesTheClock "_watches_the_clock" = |_args| {
+        while global_timer_ns() < u64::MAX {}
     }
     // The second lane waits for the first without a guard.
     WaitsForOther "_waits_for_other" = |args| {
@@ -61,6 +69,24 @@ fn every_way_to_poll_without_end_is_found() {
         assert_eq!(finding.kind, FindingKind::EndlessPoll, "{name}: {finding}");
         assert!(finding.here.unwrap().line.contains("polls.rs"), "{name}");
     }
+}
+
+#[test]
+fn a_delay_by_the_clock_ends() {
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        for schedule in Schedule::ALL {
+            let mode = Mode { check, seed: 1, schedule: Some(schedule) };
+            let (finding, seen) = run(mode.clone(), "_delays", 1);
+            assert_eq!((finding.map(|finding| finding.to_string()), seen), (None, 7), "{mode}");
+        }
+    }
+}
+
+#[test]
+fn to_look_at_the_clock_for_ever_is_an_endless_poll() {
+    let finding = run(Mode::new(Check::Checked, 1), "_watches_the_clock", 2).0.expect("a finding");
+    assert_eq!(finding.kind, FindingKind::EndlessPoll, "{finding}");
+    assert!(finding.what.contains("looking at the clock"), "{finding}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn more_blocks_than_are_resident_wait_for_each_other() {
         assert_eq!(finding.kind, FindingKind::Deadlock);
         let waits = finding.steps.join("\n");
         assert!(waits.contains("kernel turn_wrong: 1 of 3 blocks have no place yet"), "{finding}");
-        assert!(waits.contains("wait for a grid barrier"), "{finding}");
+        assert!(waits.contains("lane 0 waits for a grid barrier"), "{finding}");
         assert!(waits.contains("co_residency.rs"), "{finding}");
     }
 }
