@@ -148,10 +148,15 @@ fn stacks() -> Result<()> {
     let device = Device::open(BackendKind::Cpu, 0)?;
     let stream = device.create_stream()?;
     let meet = Meet::new(&device)?;
+    // Stacks take all that there is but less than one of them, and telling of it takes memory too: pieces
+    // of it that this process has and does not use, between others that it keeps.
+    let mut pieces: Vec<Option<Vec<u8>>> = (0..64).map(|_| Some(vec![1; 16 << 10])).collect();
+    pieces.iter_mut().step_by(2).for_each(|piece| *piece = None);
     limit(Resource::As, mapped() + 4 * MIB);
     meet.launch(&stream, 4, 256)?;
     let error = stream.synchronize().unwrap_err().to_string();
     ensure!(error.contains("no stack for lane") && error.contains("`ulimit -v`"), "{error}");
+    drop(pieces);
     Ok(())
 }
 
