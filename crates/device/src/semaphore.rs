@@ -31,7 +31,9 @@ impl Semaphore {
         self.remote.reduce_add(Release, Sys, 1);
     }
 
-    /// Signals the peer without ordering any data: for a signal that only says "I have read".
+    /// Signals the peer and orders nothing, neither what this lane wrote before nor what it read: for a
+    /// signal that is all there is to say. One that says "I have read, write again" is
+    /// [`signal`](Semaphore::signal), which keeps loads before it too.
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn signal_relaxed(&self) {

@@ -66,8 +66,8 @@ fn packets<P: Packet<Payload: Unit>>(args: &Params<PacketHopArgs>) -> DeviceResu
 kernels! {
     module = MODULE;
 
-    /// A signal handed to and fro by one lane: `_relaxed` orders nothing, as for a signal that says "I
-    /// have read"; `_ordered` makes visible what was done before it.
+    /// A signal handed to and fro by one lane: `_relaxed` orders nothing, `_ordered` makes visible what was
+    /// done before it.
     pub fn signal_hop<S: SignalKind>(args: SignalHopArgs) threads 32 for {
         "_relaxed" = <RelaxedSignal>,
         "_ordered" = <OrderedSignal>,
