@@ -11,7 +11,11 @@ fn race() -> PathBuf {
     // Beside this test's own program, in cargo's folder of examples.
     let own = std::env::current_exe().expect("known");
     let folder = own.parent().and_then(Path::parent).expect("cargo's folder");
-    folder.join("examples/race")
+    let race = folder.join("examples/race");
+    let build =
+        "`cargo build -p mscclrs-cli --examples` makes it, as tests of the whole package do";
+    assert!(race.exists(), "{} is not there: {build}", race.display());
+    race
 }
 
 fn check(arguments: &str) -> Command {
