@@ -79,7 +79,8 @@ impl Simulation {
         self.world.hold()
     }
 
-    /// What was found. Blocks while lanes run.
+    /// What was found. Blocks while lanes run, as all questions do, for a minute at most: then it is what was
+    /// known before.
     pub fn finding(&self) -> Option<Finding> {
         self.world.finding()
     }

@@ -124,7 +124,7 @@ impl Runner {
             }
             let wait = until.map_or(LIMIT, |until| until.saturating_duration_since(Instant::now()));
             match self.events.recv_timeout(wait) {
-                Ok(Event::Signal(signal)) if ASKS_TO_END.contains(&signal) => {
+                Ok(Event::Signal(signal)) if signals::asks_to_end(signal) => {
                     let again = matches!(ended_for, Some(End::Asked(_)));
                     ended_for = Some(End::Asked(signal.as_raw()));
                     // Asked twice, it is killed at once.
@@ -155,8 +155,6 @@ impl Runner {
         }
     }
 }
-
-const ASKS_TO_END: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 fn end(status: ExitStatus) -> End {
     match (status.code(), status.signal()) {

@@ -307,7 +307,7 @@ impl Job {
     }
 
     fn pass_on(&mut self, signal: Signal, outputs: &Outputs) {
-        let asks_to_end = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal);
+        let asks_to_end = signals::asks_to_end(signal);
         if asks_to_end {
             let now = Instant::now();
             if let Some((_, last)) = self.asked.filter(|_| signal == Signal::INT) {
@@ -409,7 +409,7 @@ impl Job {
             match self.next(wait) {
                 None => break,
                 Some(Event::Written(stream, broken)) => self.written(stream, broken),
-                Some(Event::Signal(Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT)) => {
+                Some(Event::Signal(signal)) if signals::asks_to_end(signal) => {
                     until = Some(Instant::now());
                 }
                 Some(_) => {}

@@ -11,6 +11,11 @@ use signal_hook::low_level::{emulate_default_handler, signal_name};
 
 use super::job::Event;
 
+/// Whether a signal asks a process to end.
+pub(super) fn asks_to_end(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
 /// What is caught, besides the end of children.
 const CAUGHT: [c_int; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
 

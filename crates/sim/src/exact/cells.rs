@@ -19,8 +19,8 @@ pub(super) const PAGE_BYTES: u64 = 8 * PAGE as u64;
 /// Values of a cell that a late load may still see.
 pub(super) const MOST_VALUES: usize = 6;
 
-/// One access, for comparison with later ones. Small, since there are many: a line of source code is one of
-/// the first 65,535, and none of their lanes has a higher number.
+/// One access, for comparison with later ones. Small, since there are many: lanes have 16 bits, as blocks are
+/// small, and so have source lines; those beyond would be told as the last of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     /// The block's number among all of the world.

@@ -18,11 +18,10 @@ use mscclrs_device::arch::host::{Access, Op};
 
 use super::departures::{Departure, Departures};
 use super::random::mix;
+use super::watch::POLLED;
 
 /// Decisions that are remembered; later ones are made but not told of.
 pub(super) const MOST: usize = 1 << 20;
-/// Words that a poll goes through, at most.
-const POLLED: usize = 16;
 
 /// A decision that a run met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

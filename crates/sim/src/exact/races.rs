@@ -111,7 +111,7 @@ impl State {
     pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {
         let at = self.locate(who, &access)?;
         if at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, at)?;
+            self.compare_all(who, &access, (at.object, at.offset))?;
         }
         let bits = if at.owner == MemoryOwner::Device && self.mode.check == Check::Weak {
             self.load_late(who, &access, at.object, at.offset)
@@ -130,7 +130,7 @@ impl State {
     pub(super) fn store(&mut self, who: u32, access: Access, bits: Bits) -> Checked<()> {
         let at = self.locate(who, &access)?;
         if at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, at)?;
+            self.compare_all(who, &access, (at.object, at.offset))?;
             if self.mode.check == Check::Weak {
                 self.keep_value(at.object, at.offset, access.size, access.address);
             }
@@ -155,7 +155,7 @@ impl State {
         let at = self.locate(who, &access)?;
         let watched = self.mode.check != Check::Ordered;
         if watched && at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, at)?;
+            self.compare_all(who, &access, (at.object, at.offset))?;
             if self.mode.check == Check::Weak {
                 self.keep_value(at.object, at.offset, access.size, access.address);
             }
@@ -204,19 +204,21 @@ impl State {
             let what = format!("byte {offset} of a block's shared memory, which has {bytes}");
             return Err(self.about(FindingKind::Outside, what, who, &access, None).into());
         }
-        for (offset, mask) in parts(offset, size) {
-            self.compare(who, &access, (object, offset, mask))?;
-        }
-        Ok(())
+        self.compare_all(who, &access, (object, offset))
     }
 
-    /// Compares an access to the earlier ones of its cells, and remembers it.
-    fn compare_all(&mut self, who: u32, access: &Access, at: At) -> Checked<()> {
+    /// Compares an access to the earlier ones of its cells, and remembers it, in checked mode.
+    fn compare_all(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, offset): (u64, u64),
+    ) -> Checked<()> {
         if self.mode.check != Check::Checked {
             return Ok(());
         }
-        for (offset, mask) in parts(at.offset, access.size) {
-            self.compare(who, access, (at.object, offset, mask))?;
+        for (offset, mask) in parts(offset, access.size) {
+            self.compare(who, access, (object, offset, mask))?;
         }
         Ok(())
     }
@@ -228,9 +230,6 @@ impl State {
         access: &Access,
         (object, offset, mask): (u64, u64, u8),
     ) -> Checked<()> {
-        if self.mode.check != Check::Checked {
-            return Ok(());
-        }
         // After a wait has ended early, data is missing, and what would have ordered it.
         let spoilt = self.spoilt;
         let stamp = self.stamp(who, access, mask);

@@ -29,7 +29,7 @@ const PATIENCE: u64 = 1_000;
 /// Source lines whose numbers are at hand.
 const LINES: usize = 64;
 /// Words that a poll goes through, at most.
-const POLLED: usize = 16;
+pub(super) const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
 const ACCESS_NS: u64 = 5;
 /// And a look at the clock: what only waits for time to pass gets there.

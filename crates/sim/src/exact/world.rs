@@ -177,7 +177,8 @@ impl World {
         Hold(self.0.clone())
     }
 
-    /// What was found. Blocks while lanes run.
+    /// What was found. Blocks while lanes run, as all questions do, for a minute at most: then it is what was
+    /// known before.
     pub fn finding(&self) -> Option<Finding> {
         self.0.results().finding
     }
