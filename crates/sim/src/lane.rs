@@ -87,10 +87,15 @@ impl Lane {
 
     /// Before an access: where it is a decision who makes his next, the scheduler decides. A lane that
     /// only a timer woke looks at what it waits for and decides nothing.
+    #[inline(always)]
     fn park(&self, watch: &Watch, access: &Access) {
-        if !watch.decides_before(access.op) || self.looks() {
-            return;
+        if watch.decides_before(access) && !self.looks() {
+            self.wait_for_decision(watch);
         }
+    }
+
+    #[cold]
+    fn wait_for_decision(&self, watch: &Watch) {
         self.parked.set(true);
         self.block().get_ready(self.coords.thread);
         self.suspend(Waiting::No);
@@ -192,7 +197,7 @@ impl Engine for Lane {
             return unsafe { read_raw(access.address, access.size) };
         };
         self.park(watch, &access);
-        let bits = watch.load(who, access, self.looks());
+        let bits = watch.load(who, &access, self.looks());
         self.make_room(watch, watch.is_turn_over());
         bits
     }
@@ -204,7 +209,7 @@ impl Engine for Lane {
         };
         self.park(watch, &access);
         self.fruitless.set((0, 0));
-        watch.store(who, access, bits);
+        watch.store(who, &access, bits);
         self.block().progress.set(true);
         self.make_room(watch, watch.is_turn_over());
     }
@@ -216,7 +221,7 @@ impl Engine for Lane {
         };
         self.park(watch, &access);
         self.fruitless.set((0, 0));
-        let before = watch.modify(who, access, change);
+        let before = watch.modify(who, &access, change);
         self.block().progress.set(true);
         self.make_room(watch, watch.is_turn_over());
         before
@@ -232,7 +237,7 @@ impl Engine for Lane {
     fn shared_access(&self, access: Access) {
         let Some((watch, who)) = self.watch() else { return };
         let block = self.block();
-        watch.shared(who, block.shared_object, block.shared_bytes, access);
+        watch.shared(who, block.shared_object, block.shared_bytes, &access);
         self.make_room(watch, watch.is_turn_over());
     }
 }

@@ -1,297 +1,225 @@
 //! What is remembered of each 8 bytes of memory: who read and wrote it last, and what it held.
+//!
+//! A cell says in 32 bytes what there is to say of most memory: its last write and one read since. What few
+//! cells have lies beside, a page of cells together.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::rc::Rc;
 
-use mscclrs_device::arch::host::{Access, Op};
-use mscclrs_device::{OrderKind, ScopeKind};
+use mscclrs_device::arch::host::Op;
 
-use thin_vec::ThinVec;
+use smallvec::SmallVec;
 
-use super::clock::Moment;
-use super::watch::Who;
+use super::ahead::prefetch;
+use super::orders::Release;
+use super::stamps::{Kinds, Stamp};
+use super::values::{Value, Values};
 
 /// Cells that are made together.
 const PAGE: usize = 256;
 /// Bytes of memory that they stand for.
 pub(super) const PAGE_BYTES: u64 = 8 * PAGE as u64;
-/// Values of a cell that a late load may still see.
-pub(super) const MOST_VALUES: usize = 6;
-
-/// One access, for comparison with later ones. Small, since there are many: lanes have 16 bits, as blocks are
-/// small, and so have source lines; those beyond would be told as the last of them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stamp {
-    /// The block's number among all of the world.
-    block: u32,
-    pub(super) slot: u32,
-    pub(super) time: u32,
-    lane: u16,
-    /// Which source line.
-    pub(super) line: u16,
-    /// Which bytes of the cell; none: no access at all.
-    pub(super) mask: u8,
-    pub(super) op: Op,
-    pub(super) order: OrderKind,
-    pub(super) scope: ScopeKind,
-}
-
-impl Stamp {
-    const NONE: Stamp = Stamp {
-        block: 0,
-        slot: 0,
-        time: 0,
-        lane: 0,
-        line: 0,
-        mask: 0,
-        op: Op::Load,
-        order: OrderKind::Relaxed,
-        scope: ScopeKind::Cta,
-    };
-
-    /// One of a lane, in its slot at its time.
-    pub(super) fn new(
-        who: Who,
-        (slot, time): (u32, u32),
-        line: u32,
-        mask: u8,
-        access: &Access,
-    ) -> Stamp {
-        let Access { op, order, scope, .. } = *access;
-        let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
-        let (block, lane, line) = (who.block, small(who.lane), small(line));
-        Stamp { block, slot, time, lane, line, mask, op, order, scope }
-    }
-
-    /// Which lane.
-    pub(super) fn who(&self) -> Who {
-        Who { block: self.block, lane: self.lane.into() }
-    }
-
-    pub(super) fn is_atomic(&self) -> bool {
-        super::races::is_atomic(self.op)
-    }
-
-    pub(super) fn writes(&self) -> bool {
-        matches!(self.op, Op::Store | Op::AtomicStore | Op::AtomicRmw)
-    }
-}
-
-/// What an acquire that sees a value learns.
-#[derive(Clone, Debug)]
-pub(super) struct Release {
-    pub(super) known: Moment,
-    pub(super) scope: ScopeKind,
-    /// The lane whose scope it is.
-    pub(super) who: Who,
-    /// What a read-modify-write hands on that has another scope than its own.
-    pub(super) also: Option<Box<Release>>,
-}
-
-impl Release {
-    /// It, and what it hands on.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Release> {
-        std::iter::successors(Some(self), |release| release.also.as_deref())
-    }
-
-    /// Hands on another one, which hands on nothing.
-    pub(super) fn add(&mut self, release: Box<Release>) {
-        if self.scope == release.scope {
-            return self.known.join(&release.known);
-        }
-        match &mut self.also {
-            Some(also) => also.add(release),
-            None => self.also = Some(release),
-        }
-    }
-}
-
-/// A value that the cell held.
-#[derive(Clone, Debug)]
-pub(super) struct Value {
-    pub(super) bits: u64,
-    /// Who wrote it; `None` is before everything.
-    pub(super) by: Option<Stamp>,
-    pub(super) release: Option<Rc<Release>>,
-    /// Who wrote the other 4 bytes last and what that released, where this write was of 4 only.
-    pub(super) beside: Option<Box<(Stamp, Option<Rc<Release>>)>>,
-    /// Slots and times of lanes that have seen it: who knows of them sees nothing older.
-    pub(super) seen: ThinVec<(u32, u32)>,
-}
-
-/// Values of a cell, oldest first: mostly one, which lies in the cell itself.
-#[derive(Clone, Debug)]
-pub(super) struct Values {
-    /// None if there are no others.
-    last: Option<Value>,
-    earlier: ThinVec<Value>,
-}
-
-impl Values {
-    const EMPTY: Values = Values { last: None, earlier: ThinVec::new() };
-
-    pub(super) fn len(&self) -> usize {
-        self.earlier.len() + usize::from(self.last.is_some())
-    }
-
-    pub(super) fn last(&self) -> Option<&Value> {
-        self.last.as_ref()
-    }
-
-    /// The place of the latest of which it holds.
-    pub(super) fn latest(&self, holds: impl Fn(&Value) -> bool) -> Option<usize> {
-        match &self.last {
-            Some(last) if holds(last) => Some(self.earlier.len()),
-            _ => self.earlier.iter().rposition(holds),
-        }
-    }
-
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Value> {
-        if at == self.earlier.len() { self.last.as_mut() } else { self.earlier.get_mut(at) }
-    }
-
-    pub(super) fn push(&mut self, value: Value) {
-        self.earlier.extend(self.last.replace(value));
-    }
-
-    /// This one and no other.
-    pub(super) fn set(&mut self, value: Option<Value>) {
-        self.last = value;
-        self.earlier.clear();
-    }
-
-    /// Forgets the oldest one of several.
-    pub(super) fn forget_oldest(&mut self) {
-        if !self.earlier.is_empty() {
-            self.earlier.remove(0);
-        }
-    }
-
-    pub(super) fn retain_mut(&mut self, mut keep: impl FnMut(&mut Value) -> bool) {
-        self.earlier.retain_mut(&mut keep);
-        if self.last.as_mut().is_some_and(|value| !keep(value)) {
-            self.last = self.earlier.pop();
-        }
-    }
-}
-
-impl Value {
-    /// One that nobody is known to have written.
-    pub(super) const fn of(bits: u64) -> Value {
-        Value { bits, by: None, release: None, beside: None, seen: ThinVec::new() }
-    }
-
-    /// Other bytes than these are not of it any more; whether it has any.
-    pub(super) fn keep(&mut self, mask: u8) -> bool {
-        self.beside.take_if(|beside| beside.0.mask & mask == 0);
-        let Some(by) = &mut self.by else { return false };
-        by.mask &= mask;
-        if by.mask == 0
-            && let Some(beside) = self.beside.take()
-        {
-            (self.by, self.release) = (Some(beside.0), beside.1);
-        }
-        self.by.is_some_and(|by| by.mask != 0)
-    }
-
-    /// Who wrote these bytes of it, and what that released.
-    pub(super) fn write(&self, mask: u8) -> Option<(Stamp, &Option<Rc<Release>>)> {
-        let by = self.by?;
-        match &self.beside {
-            Some(beside) if by.mask & mask == 0 => Some((beside.0, &beside.1)),
-            _ if by.mask & mask == 0 => None,
-            _ => Some((by, &self.release)),
-        }
-    }
-}
-
-/// What is remembered of 8 bytes: two lines of the machine's caches, which it reads together.
-#[derive(Clone, Debug)]
-#[repr(align(128))]
-pub(super) struct Cell {
-    /// The first of the writes that no later write of the same bytes covers.
-    write: Stamp,
-    /// The first of the reads since.
-    read: Stamp,
-    /// What few cells have.
-    more: Option<Box<More>>,
-    /// What it held, oldest first: all that may still be seen in weak mode, else what was written last
-    /// by an atomic.
-    pub(super) values: Values,
-    /// The move of a queue that wrote all of it last, if no kernel has written it since.
-    pub(super) moved_to: Option<NonZeroU32>,
-    /// Bytes that something has written.
-    pub(super) written: u8,
-}
-
-const _: () = assert!(size_of::<Cell>() == 128);
-
-/// The rest of a cell's accesses.
-#[derive(Clone, Debug, Default)]
-struct More {
-    writes: Vec<Stamp>,
-    reads: Vec<Stamp>,
-    /// The move of a queue that read all of it last, if no kernel has written it since.
-    moved_from: Option<NonZeroU32>,
-}
-
 /// Reads that are kept even if others cover them.
 const READS: usize = 64;
 /// Reads among which one is looked for that a new one covers.
 const RECENT_READS: usize = 4;
 
+/// What is remembered of 8 bytes.
+#[derive(Debug)]
+#[repr(align(32))]
+struct Cell {
+    /// The last write, if nothing has made it worth nothing.
+    write: Stamp,
+    /// The first of the reads since.
+    read: Stamp,
+    /// The move of a queue that wrote all of it last, if no kernel has written it since.
+    moved_to: Option<NonZeroU32>,
+    rest: Option<RestId>,
+    /// Bytes that something has written.
+    written: u8,
+    /// Its value is that of `write`, which is atomic and released nothing, and nothing else is known of it:
+    /// there are no values in the rest.
+    is_value: bool,
+}
+
+// Twice as much, and those of a small collective do not lie in the machine's nearer caches any more.
+const _: () = assert!(size_of::<Cell>() == 32);
+
 impl Cell {
     const EMPTY: Cell = Cell {
         write: Stamp::NONE,
         read: Stamp::NONE,
-        more: None,
-        values: Values::EMPTY,
         moved_to: None,
+        rest: None,
         written: 0,
+        is_value: false,
     };
+}
 
-    /// Writes that no later write of the same bytes covers.
-    pub(super) fn writes(&self) -> impl Iterator<Item = &Stamp> {
-        let more = self.more.iter().flat_map(|more| &more.writes);
-        std::iter::once(&self.write).filter(|stamp| stamp.mask != 0).chain(more)
+/// One more than the place of a cell's rest in its page.
+type RestId = NonZeroU16;
+
+/// What few cells have. Mostly one access more, of the other 4 bytes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Rest {
+    /// Earlier writes that no later write of the same bytes covers.
+    writes: SmallVec<[Stamp; 1]>,
+    /// Later reads.
+    reads: SmallVec<[Stamp; 1]>,
+    /// The move of a queue that read all of it last, if no kernel has written it since.
+    moved_from: Option<NonZeroU32>,
+    /// What it held, oldest first: all that may still be seen in weak mode, else what was written last
+    /// by an atomic.
+    values: Option<Box<Values>>,
+}
+
+const _: () = assert!(size_of::<Rest>() == 64);
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        let Rest { writes, reads, moved_from, values } = self;
+        let has_values = values.as_ref().is_some_and(|values| values.len() > 0);
+        writes.is_empty() && reads.is_empty() && moved_from.is_none() && !has_values
+    }
+}
+
+/// Those of a page, and which of them no cell has.
+#[derive(Debug, Default)]
+struct Rests {
+    rests: Vec<Rest>,
+    free: Vec<RestId>,
+}
+
+impl Rests {
+    fn take(&mut self) -> RestId {
+        self.free.pop().unwrap_or_else(|| {
+            self.rests.push(Rest::default());
+            // There are no more than cells in a page.
+            RestId::MIN.saturating_add(self.rests.len() as u16 - 1)
+        })
     }
 
-    /// Reads since.
-    pub(super) fn reads(&self) -> impl Iterator<Item = &Stamp> {
-        let more = self.more.iter().flat_map(|more| &more.reads);
-        std::iter::once(&self.read).filter(|stamp| stamp.mask != 0).chain(more)
+    fn get(&self, id: RestId) -> &Rest {
+        &self.rests[usize::from(id.get()) - 1]
+    }
+
+    fn get_mut(&mut self, id: RestId) -> &mut Rest {
+        &mut self.rests[usize::from(id.get()) - 1]
+    }
+}
+
+/// A cell, and where its rest is.
+pub(super) struct CellMut<'a> {
+    cell: &'a mut Cell,
+    rests: &'a mut Option<Box<Rests>>,
+}
+
+impl CellMut<'_> {
+    fn rest(&self) -> Option<&Rest> {
+        Some(self.rests.as_ref()?.get(self.cell.rest?))
+    }
+
+    fn rest_if_any(&mut self) -> Option<&mut Rest> {
+        Some(self.rests.as_mut()?.get_mut(self.cell.rest?))
+    }
+
+    fn rest_mut(&mut self) -> &mut Rest {
+        let rests = self.rests.get_or_insert_default();
+        let id = *self.cell.rest.get_or_insert_with(|| rests.take());
+        rests.get_mut(id)
+    }
+
+    /// Gives back a rest that has nothing.
+    fn tidy(&mut self) {
+        if self.rest().is_some_and(Rest::is_empty)
+            && let (Some(rests), Some(id)) = (self.rests.as_mut(), self.cell.rest.take())
+        {
+            rests.free.push(id);
+        }
+    }
+
+    /// Bytes that something has written.
+    pub(super) fn written(&self) -> u8 {
+        self.cell.written
+    }
+
+    pub(super) fn set_written(&mut self, mask: u8) {
+        self.cell.written = mask;
+    }
+
+    /// The first of which it holds: of the writes that no later write of the same bytes covers, and, if they
+    /// are asked for, of the reads since.
+    #[inline]
+    pub(super) fn find(&self, and_reads: bool, holds: impl Fn(&Stamp) -> bool) -> Option<Stamp> {
+        let holds = |stamp: &&Stamp| !stamp.is_none() && holds(stamp);
+        let Cell { write, read, rest, .. } = &*self.cell;
+        let rest = rest.and_then(|_| self.rest());
+        Some(write)
+            .filter(holds)
+            .or_else(|| rest?.writes.iter().find(holds))
+            .or_else(|| Some(read).filter(|_| and_reads).filter(holds))
+            .or_else(|| rest.filter(|_| and_reads)?.reads.iter().find(holds))
+            .copied()
     }
 
     /// Forgets accesses.
     pub(super) fn forget(&mut self, is_gone: impl Fn(&Stamp) -> bool) {
-        for stamp in [&mut self.write, &mut self.read] {
+        for stamp in [&mut self.cell.write, &mut self.cell.read] {
             if is_gone(stamp) {
-                stamp.mask = 0;
+                *stamp = Stamp::NONE;
             }
         }
-        if let Some(more) = &mut self.more {
-            more.writes.retain(|stamp| !is_gone(stamp));
-            more.reads.retain(|stamp| !is_gone(stamp));
+        if let Some(rest) = self.rest_if_any() {
+            rest.writes.retain(|stamp| !is_gone(stamp));
+            rest.reads.retain(|stamp| !is_gone(stamp));
+            self.tidy();
         }
     }
 
-    /// Remembers a write.
-    pub(super) fn add_write(&mut self, stamp: Stamp) {
-        if self.write.mask == 0 {
-            self.write = stamp;
-        } else {
-            self.more.get_or_insert_default().writes.push(stamp);
+    /// Remembers a write, and no access any more that it covers.
+    #[inline]
+    pub(super) fn add_write(
+        &mut self,
+        stamp: Stamp,
+        kinds: &Kinds,
+        covers: impl Fn(&Stamp) -> bool,
+    ) {
+        let new = kinds.get(stamp.kind);
+        if self.cell.is_value {
+            let held = kinds.get(self.cell.write.kind).mask;
+            // Who still asks for the value before.
+            if new.op == Op::AtomicRmw || held & !new.mask != 0 {
+                self.values_mut(kinds);
+            }
+            self.cell.is_value = false;
         }
+        let Cell { write, read, written, rest, .. } = &mut *self.cell;
+        *written |= new.mask;
+        if covers(read) {
+            *read = Stamp::NONE;
+        }
+        let before = std::mem::replace(write, stamp);
+        let stays = !before.is_none() && !covers(&before);
+        if rest.is_none() && !stays {
+            return;
+        }
+        let rest = self.rest_mut();
+        rest.writes.retain(|stamp| !covers(stamp));
+        rest.reads.retain(|stamp| !covers(stamp));
+        rest.writes.extend(stays.then_some(before));
+        self.tidy();
     }
 
     /// Remembers a read, in the place of one that it covers, if such a one is at hand.
+    #[inline]
     pub(super) fn add_read(&mut self, stamp: Stamp, covers: impl Fn(&Stamp) -> bool) {
-        if self.read.mask == 0 || covers(&self.read) {
-            self.read = stamp;
+        if self.cell.read.is_none() || covers(&self.cell.read) {
+            self.cell.read = stamp;
             return;
         }
-        let reads = &mut self.more.get_or_insert_default().reads;
+        let reads = &mut self.rest_mut().reads;
         let recent = reads.len().saturating_sub(RECENT_READS);
         if let Some(at) = reads[recent..].iter().position(&covers) {
             reads[recent + at] = stamp;
@@ -303,17 +231,74 @@ impl Cell {
         reads.push(stamp);
     }
 
-    /// The move of a queue that read all of it last, if no kernel has written it since.
-    pub(super) fn moved_from(&self) -> Option<NonZeroU32> {
-        self.more.as_ref().and_then(|more| more.moved_from)
+    /// Who wrote these bytes of its value last, if an atomic did, and what that released.
+    #[inline]
+    pub(super) fn last_write(
+        &self,
+        mask: u8,
+        kinds: &Kinds,
+    ) -> Option<(Stamp, Option<Rc<Release>>)> {
+        let Cell { write, is_value, .. } = *self.cell;
+        if is_value {
+            return (kinds.get(write.kind).mask & mask != 0).then_some((write, None));
+        }
+        let (by, release) = self.rest()?.values.as_ref()?.last()?.write(mask)?;
+        Some((by, release.clone()))
     }
 
-    /// A move of a queue has read all of it, or what one has read does not count any more.
+    /// Its values, if it has any.
+    pub(super) fn values(&mut self, kinds: &Kinds) -> Option<&mut Values> {
+        if self.cell.is_value {
+            return Some(self.values_mut(kinds));
+        }
+        self.rest_if_any()?.values.as_deref_mut()
+    }
+
+    pub(super) fn values_mut(&mut self, kinds: &Kinds) -> &mut Values {
+        let write = self.cell.write;
+        let is_value = std::mem::take(&mut self.cell.is_value);
+        let values = self.rest_mut().values.get_or_insert_default();
+        if is_value {
+            let by = Some((write, kinds.get(write.kind).mask));
+            values.set(Some(Value { by, ..Value::of(0) }));
+        }
+        values
+    }
+
+    /// Its value is that of the last write, which released nothing.
+    pub(super) fn set_value_of_write(&mut self) {
+        self.forget_values();
+        self.cell.is_value = true;
+    }
+
+    pub(super) fn forget_values(&mut self) {
+        self.cell.is_value = false;
+        if let Some(values) = self.rest_if_any().and_then(|rest| rest.values.as_mut()) {
+            values.set(None);
+            self.tidy();
+        }
+    }
+
+    /// The move of a queue that wrote all of it last, if no kernel has written it since.
+    pub(super) fn moved_to(&self) -> Option<NonZeroU32> {
+        self.cell.moved_to
+    }
+
+    /// The move of a queue that read all of it last, if no kernel has written it since.
+    pub(super) fn moved_from(&self) -> Option<NonZeroU32> {
+        self.rest().and_then(|rest| rest.moved_from)
+    }
+
+    pub(super) fn set_moved_to(&mut self, number: Option<NonZeroU32>) {
+        self.cell.moved_to = number;
+    }
+
     pub(super) fn set_moved_from(&mut self, number: Option<NonZeroU32>) {
         if number.is_some() {
-            self.more.get_or_insert_default().moved_from = number;
-        } else if let Some(more) = &mut self.more {
-            more.moved_from = None;
+            self.rest_mut().moved_from = number;
+        } else if let Some(rest) = self.rest_if_any() {
+            rest.moved_from = None;
+            self.tidy();
         }
     }
 }
@@ -329,29 +314,53 @@ pub(super) struct Untouched {
 /// Cells are made when a kernel comes to them: large copies take no room.
 pub(super) enum Page {
     Untouched(Untouched),
-    Cells(Box<[Cell]>),
+    Touched(Touched),
+}
+
+/// Cells that lie side by side.
+pub(super) struct Touched {
+    cells: Box<[Cell]>,
+    rests: Option<Box<Rests>>,
+}
+
+impl Touched {
+    #[inline]
+    fn cell(&mut self, at: usize) -> CellMut<'_> {
+        CellMut { cell: &mut self.cells[at], rests: &mut self.rests }
+    }
 }
 
 impl Page {
     #[inline]
-    fn cells(&mut self) -> &mut [Cell] {
+    fn touched(&mut self) -> &mut Touched {
         if let Page::Untouched(whole) = *self {
-            let Untouched { written, moved_to, moved_from } = whole;
-            let written = if written { 0xff } else { 0 };
-            let cell = || {
-                let mut cell = Cell { written, moved_to, ..Cell::EMPTY };
-                cell.set_moved_from(moved_from);
-                cell
-            };
-            // One after the other: lanes have small stacks.
-            *self = Page::Cells((0..PAGE).map(|_| cell()).collect());
+            *self = Page::Touched(whole.touched());
         }
         match self {
-            Page::Cells(cells) => cells,
+            Page::Touched(touched) => touched,
             Page::Untouched(_) => unreachable!("made above"),
         }
     }
 }
+
+impl Untouched {
+    #[cold]
+    fn touched(self) -> Touched {
+        let Untouched { written, moved_to, moved_from } = self;
+        let written = if written { 0xff } else { 0 };
+        // One after the other: lanes have small stacks.
+        let cells = (0..PAGE).map(|_| Cell { written, moved_to, ..Cell::EMPTY }).collect();
+        let mut touched = Touched { cells, rests: None };
+        if moved_from.is_some() {
+            (0..PAGE).for_each(|at| touched.cell(at).set_moved_from(moved_from));
+        }
+        touched
+    }
+}
+
+/// Which piece of memory: where its cells are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u32);
 
 /// The cells of one piece of memory.
 #[derive(Default)]
@@ -367,11 +376,11 @@ const AT_HAND: usize = 64;
 /// All cells.
 pub(super) struct Cells {
     objects: Vec<Object>,
-    index: HashMap<u64, usize>,
+    index: HashMap<u64, Place>,
     /// Places of objects that are gone.
-    free: Vec<usize>,
+    free: Vec<Place>,
     /// Of the index, by the name's last bits.
-    at_hand: [Option<(u64, usize)>; AT_HAND],
+    at_hand: [Option<(u64, Place)>; AT_HAND],
     numbers: u32,
 }
 
@@ -383,22 +392,23 @@ impl Default for Cells {
 }
 
 impl Cells {
+    /// Where a piece of memory is, until it is forgotten.
     #[inline]
-    fn object(&mut self, object: u64) -> usize {
+    pub(super) fn place(&mut self, object: u64) -> Place {
         match self.at_hand[object as usize % AT_HAND] {
             Some((name, at)) if name == object => at,
             _ => self.look_up(object),
         }
     }
 
-    fn look_up(&mut self, object: u64) -> usize {
+    fn look_up(&mut self, object: u64) -> Place {
         let Cells { objects, numbers, free, index, .. } = self;
         let at = *index.entry(object).or_insert_with(|| {
             let at = free.pop().unwrap_or_else(|| {
                 objects.push(Object::default());
-                objects.len() - 1
+                Place(objects.len() as u32 - 1)
             });
-            objects[at].number = *numbers;
+            objects[at.0 as usize].number = *numbers;
             *numbers += 1;
             at
         });
@@ -407,23 +417,41 @@ impl Cells {
     }
 
     /// The number of a piece of memory, for reports and traces.
-    pub(super) fn number(&mut self, object: u64) -> u32 {
-        let at = self.object(object);
-        self.objects[at].number
+    pub(super) fn number(&self, place: Place) -> u32 {
+        self.objects[place.0 as usize].number
     }
 
     /// The cell at a multiple of 8.
-    pub(super) fn cell(&mut self, object: u64, offset: u64) -> &mut Cell {
+    #[inline]
+    pub(super) fn cell(&mut self, place: Place, offset: u64) -> CellMut<'_> {
         let cell = (offset / 8) as usize % PAGE;
-        &mut self.page(object, offset).cells()[cell]
+        self.page(place, offset).touched().cell(cell)
+    }
+
+    /// All that is remembered of one byte is wanted soon, and of another one later.
+    #[inline]
+    pub(super) fn prefetch(&self, place: Place, (soon, later): (u64, u64)) {
+        let pages = &self.objects[place.0 as usize].pages;
+        let at = |offset: u64| match pages.get((offset / PAGE_BYTES) as usize) {
+            Some(Page::Touched(touched)) => {
+                Some((&touched.cells[(offset / 8) as usize % PAGE], &touched.rests))
+            }
+            _ => None,
+        };
+        if let Some((cell, _)) = at(later) {
+            prefetch(cell);
+        }
+        // Its cell came when it was wanted later.
+        if let Some((Cell { rest: Some(rest), .. }, Some(rests))) = at(soon) {
+            prefetch(rests.get(*rest));
+        }
     }
 
     /// The page that a byte lies in.
     #[inline]
-    pub(super) fn page(&mut self, object: u64, offset: u64) -> &mut Page {
-        let at = self.object(object);
+    pub(super) fn page(&mut self, place: Place, offset: u64) -> &mut Page {
         let page = (offset / PAGE_BYTES) as usize;
-        let pages = &mut self.objects[at].pages;
+        let pages = &mut self.objects[place.0 as usize].pages;
         if pages.len() <= page {
             pages.resize_with(page + 1, || Page::Untouched(Untouched::default()));
         }
@@ -439,7 +467,7 @@ impl Cells {
     /// Forgets a piece of memory that is gone.
     pub(super) fn forget(&mut self, object: u64) {
         if let Some(at) = self.index.remove(&object) {
-            self.objects[at].pages = Vec::new();
+            self.objects[at.0 as usize].pages = Vec::new();
             self.free.push(at);
         }
         self.at_hand[object as usize % AT_HAND] = None;
@@ -454,20 +482,24 @@ mod tests {
     fn what_is_gone_leaves_its_place_and_not_its_number() {
         let mut cells = Cells::default();
         for object in 1..100 {
-            cells.cell(object, 8).written = 1;
-            assert_eq!(
-                (cells.number(object), cells.cell(object, 8).written),
-                (object as u32 - 1, 1)
-            );
+            let place = cells.place(object);
+            cells.cell(place, 8).set_written(1);
+            let now = (cells.number(place), cells.cell(place, 8).written());
+            assert_eq!(now, (object as u32 - 1, 1));
             cells.forget(object);
         }
         assert_eq!(cells.objects.len(), 1);
-        assert_eq!(cells.cell(100, 8).written, 0);
+        let place = cells.place(100);
+        assert_eq!(cells.cell(place, 8).written(), 0);
     }
 
     #[test]
     fn numbers_do_not_depend_on_what_objects_are_called() {
         let mut cells = Cells::default();
-        assert_eq!([900, 7, 900, 8].map(|object| cells.number(object)), [0, 1, 0, 2]);
+        let mut number = |object| {
+            let place = cells.place(object);
+            cells.number(place)
+        };
+        assert_eq!([900, 7, 900, 8].map(&mut number), [0, 1, 0, 2]);
     }
 }

@@ -60,7 +60,7 @@ impl State {
         let [first, .., last] = turn else {
             return turn.first().map_or_else(String::new, |event| self.access(event));
         };
-        let line = |event: &Event| self.line_texts[event.line as usize];
+        let line = |event: &Event| self.kinds.place(event.kind);
         format!(
             "{} makes {} accesses, from {} on; the last: {}",
             self.lane(first.who),
@@ -77,11 +77,11 @@ impl State {
     fn what(&self, event: &Event) -> String {
         format!(
             "{} of {:#x} at byte {:#x} of memory {}; {}",
-            super::races::words(event.op, event.order, event.scope),
+            self.kinds.get(event.kind).words(),
             event.bits,
             event.offset,
             event.object,
-            self.line_texts[event.line as usize],
+            self.kinds.place(event.kind),
         )
     }
 }

@@ -7,22 +7,29 @@ use super::watch::{BlockInfo, LaneState, LaunchInfo, Watch, Who};
 
 impl Watch {
     /// Lanes of a block begin; gives the first one's number. They come after all that is in `known`.
-    pub(crate) fn begin_block(&self, launch: u32, index: u32, slots: &[u32], known: &Known) -> u32 {
+    pub(crate) fn begin_block(
+        &self,
+        (launch, index): (u32, u32),
+        (first_slot, count): (u32, u32),
+        known: &Known,
+    ) -> u32 {
         let state = &mut *self.state.borrow_mut();
         let block = state.blocks.len() as u32;
         let device = state.launches[launch as usize].device;
-        state.blocks.push(BlockInfo { launch, index, device });
-        let count = slots.len() as u32;
+        state.blocks.push(BlockInfo { launch, index, device, first_slot });
         let first = state.free_lanes.get_mut(&count).and_then(Vec::pop).unwrap_or_else(|| {
             let first = state.lanes.len();
-            state.lanes.resize_with(first + slots.len(), LaneState::default);
+            state.lanes.resize_with(first + count as usize, LaneState::default);
             first as u32
         });
-        for (lane, &slot) in (0..).zip(slots) {
+        let step = u64::from(state.launches[launch as usize].lanes);
+        for lane in 0..count {
+            let slot = first_slot + lane;
             let time = state.slots[slot as usize] + 1;
             let (who, clock) = (Who { block, lane }, Clock::new(slot, time, known.clone()));
-            state.lanes[(first + lane) as usize] = LaneState { who, clock, ..Default::default() };
-            let LaunchInfo { kernel, device } = state.launches[launch as usize];
+            state.lanes[(first + lane) as usize] =
+                LaneState { who, clock, step, ..Default::default() };
+            let LaunchInfo { kernel, device, .. } = state.launches[launch as usize];
             if let Some(decisions) = &mut state.decisions {
                 decisions.begin_lane(first + lane, (kernel, device), (launch, index, lane));
             }
@@ -51,39 +58,65 @@ impl Watch {
         self.stored();
     }
 
-    pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32) -> u32 {
+    pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32, lanes: u32) -> u32 {
         let state = &mut *self.state.borrow_mut();
-        state.launches.push(LaunchInfo { kernel, device });
+        state.launches.push(LaunchInfo { kernel, device, lanes });
         state.kernels.insert(kernel);
         state.launches.len() as u32 - 1
     }
 
-    /// So many slots, for lanes that come after all that is in `known`.
-    pub(crate) fn take_slots(&self, count: usize, known: &Known, taken: &mut Vec<u32>) {
+    /// So many slots or more, for lanes that come after all that is in `known`.
+    pub(crate) fn take_slots(&self, count: u32, known: &Known) -> SlotRun {
         let state = &mut *self.state.borrow_mut();
         let slots = &mut state.slots;
-        let until = taken.len() + count;
-        if count == 0 {
-            return;
-        }
-        state.free_slots.retain(|&slot| {
-            // A lane is taken to know of all that was done in its slot.
+        // A lane is taken to know of all that was done in its slot.
+        let is_known = |&slot: &u32| {
             let last = slots[slot as usize];
-            let knows = known.get(slot as usize).is_some_and(|&known| known + 1 >= last);
-            let take = knows && taken.len() < until;
-            if take {
-                taken.push(slot);
-            }
-            !take
-        });
-        while taken.len() < until {
-            taken.push(slots.len() as u32);
-            slots.push(0);
-        }
+            known.get(slot as usize).is_some_and(|&known| known + 1 >= last)
+        };
+        let knows = |run: &SlotRun| (run.first..run.first + run.count).all(|slot| is_known(&slot));
+        take_run(&mut state.free_slots, count, knows).unwrap_or_else(|| {
+            let first = slots.len() as u32;
+            slots.resize((first + count) as usize, 0);
+            SlotRun { first, count }
+        })
     }
 
     /// Slots whose lanes have ended, and whose queue is gone.
-    pub(crate) fn give_slots(&self, slots: Vec<u32>) {
-        self.state.borrow_mut().free_slots.extend(slots);
+    pub(crate) fn give_slots(&self, runs: impl IntoIterator<Item = SlotRun>) {
+        self.state.borrow_mut().free_slots.extend(runs);
+    }
+}
+
+/// Slots that follow each other: a block's, or a queue's one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotRun {
+    pub(crate) first: u32,
+    count: u32,
+}
+
+/// Takes the shortest one that is long enough and that may be taken; of several the last.
+pub(crate) fn take_run(
+    free: &mut Vec<SlotRun>,
+    count: u32,
+    may: impl Fn(&SlotRun) -> bool,
+) -> Option<SlotRun> {
+    let fits = free.iter().enumerate().rev().filter(|(_, run)| run.count >= count && may(run));
+    let (at, _) = fits.min_by_key(|(_, run)| run.count)?;
+    Some(free.remove(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_that_fits_best_is_taken_and_no_other() {
+        let run = |first, count| SlotRun { first, count };
+        let mut free = vec![run(0, 64), run(64, 8), run(72, 32), run(104, 32)];
+        assert_eq!(take_run(&mut free, 128, |_| true), None);
+        assert_eq!(take_run(&mut free, 20, |_| true), Some(run(104, 32)));
+        assert_eq!(take_run(&mut free, 20, |run| run.first != 72), Some(run(0, 64)));
+        assert_eq!(free, [run(64, 8), run(72, 32)]);
     }
 }

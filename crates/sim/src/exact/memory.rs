@@ -12,7 +12,7 @@ const REMEMBERED: usize = 256;
 const NEAR: u64 = 1 << 16;
 
 /// Pages of which it is at hand where they lie.
-const AT_HAND: usize = 64;
+const AT_HAND: usize = 1024;
 
 /// Who may write memory beside kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,19 @@ pub(crate) struct Entry {
     /// The same for all mappings of one piece of memory.
     pub(crate) object: u64,
     pub(crate) owner: MemoryOwner,
+}
+
+impl Entry {
+    #[inline]
+    fn has(&self, address: u64, size: u64) -> bool {
+        self.start <= address && address + size <= self.start + self.bytes
+    }
+
+    #[inline]
+    fn found(&self, address: u64) -> Found {
+        let Entry { start, object, owner, .. } = *self;
+        Found::In { object, offset: address - start, owner }
+    }
 }
 
 struct Table {
@@ -114,7 +127,7 @@ pub(crate) struct View {
     /// Where all end that do not begin after each.
     reach: Vec<u64>,
     /// Where pieces are that were found last, by the page of the address.
-    at_hand: [usize; AT_HAND],
+    at_hand: [u32; AT_HAND],
 }
 
 impl Default for View {
@@ -158,23 +171,33 @@ impl View {
         self.live.iter().map(|entry| entry.object).collect()
     }
 
+    #[inline]
     pub(crate) fn find(&mut self, address: u64, size: u64) -> Found {
-        let within =
-            |entry: &Entry| entry.start <= address && address + size <= entry.start + entry.bytes;
-        let page = (address >> 12) as usize % AT_HAND;
-        if self.live.get(self.at_hand[page]).is_none_or(|entry| !within(entry)) {
-            let after = self.live.partition_point(|entry| entry.start <= address);
-            let mut before = (0..after).rev().take_while(|&index| self.reach[index] > address);
-            let Some(index) = before.find(|&index| within(&self.live[index])) else {
-                return match (Self::lost(address), after.checked_sub(1)) {
-                    (Found::Nowhere, Some(index)) => self.behind(index, address),
-                    (lost, _) => lost,
-                };
-            };
-            self.at_hand[page] = index;
+        let entry = self.live.get(self.at_hand[Self::at_hand(address)] as usize);
+        match entry.filter(|entry| entry.has(address, size)) {
+            Some(entry) => entry.found(address),
+            None => self.look_up(address, size),
         }
-        let Entry { start, object, owner, .. } = self.live[self.at_hand[page]];
-        Found::In { object, offset: address - start, owner }
+    }
+
+    #[inline]
+    fn at_hand(address: u64) -> usize {
+        // Pieces of memory lie in any order, and mostly at multiples of large powers of two.
+        ((address >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % AT_HAND
+    }
+
+    #[cold]
+    fn look_up(&mut self, address: u64, size: u64) -> Found {
+        let after = self.live.partition_point(|entry| entry.start <= address);
+        let mut before = (0..after).rev().take_while(|&index| self.reach[index] > address);
+        let Some(index) = before.find(|&index| self.live[index].has(address, size)) else {
+            return match (Self::lost(address), after.checked_sub(1)) {
+                (Found::Nowhere, Some(index)) => self.behind(index, address),
+                (lost, _) => lost,
+            };
+        };
+        self.at_hand[Self::at_hand(address)] = index as u32;
+        self.live[index].found(address)
     }
 
     fn behind(&self, index: usize, address: u64) -> Found {

@@ -3,11 +3,12 @@
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
 //! mode what each load sees follows from its seed, or from a list of departures from the default.
 //! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
-//! `launches` where they begin and end; `races` compares accesses and `moves` those of queues; `orders` sees
+//! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves` those of queues; `orders` sees
 //! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
 //! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, and `decisions`
 //! has what of that was to be decided.
 
+mod ahead;
 mod cells;
 mod clock;
 mod decisions;
@@ -24,6 +25,7 @@ mod moves;
 mod orders;
 mod races;
 mod random;
+mod stamps;
 mod test_memory;
 mod trace;
 mod turns;
@@ -36,6 +38,7 @@ pub use decisions::Decision;
 pub use departures::{Departure, Departures};
 pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
 pub use finding::{Finding, FindingKind, Site};
+pub(crate) use launches::{SlotRun, take_run};
 pub use listeners::{Listeners, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};

@@ -6,13 +6,13 @@
 
 use std::num::NonZeroU32;
 
-use super::cells::{Cell, PAGE_BYTES, Page, Stamp, Untouched};
+use super::cells::{CellMut, PAGE_BYTES, Page, Untouched};
 use super::clock::{Known, set};
 use super::finding::{Finding, FindingKind};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
-use super::races::words;
-use super::watch::{State, Watch};
+use super::stamps::{Kinds, Stamp};
+use super::watch::{BlockInfo, State, Watch};
 
 /// A move of bytes by a queue.
 #[derive(Clone, Copy, Debug)]
@@ -84,13 +84,14 @@ impl State {
         let Found::In { object, offset, owner } = self.view.find(address, bytes) else {
             return None;
         };
+        let place = self.cells.place(object);
         let compares = self.mode.check == Check::Checked && !self.spoilt;
         let weak = self.mode.check == Check::Weak;
         let mut other = None;
         let mut at = offset & !7;
         while at < offset + bytes {
             let is_whole = at.is_multiple_of(PAGE_BYTES) && at + PAGE_BYTES <= offset + bytes;
-            if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(object, at)) {
+            if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(place, at)) {
                 if compares && owner == MemoryOwner::Device && other.is_none() {
                     let moved = (page.moved_to, page.moved_from);
                     let before = moved_before(moved, known, &self.moves, (number, writes));
@@ -105,23 +106,25 @@ impl State {
             }
             let (from, to) = (offset.saturating_sub(at), (offset + bytes - at).min(8));
             let mask = ((0xff_u16 << to) ^ (0xff_u16 << from)) as u8;
-            let moves = &self.moves;
-            let cell = self.cells.cell(object, at);
+            let State { cells, moves, blocks, kinds, .. } = self;
+            let mut cell = cells.cell(place, at);
             if compares && owner == MemoryOwner::Device && other.is_none() {
-                other = unordered(cell, known, moves, (number, mask, writes)).map(|o| (o, at));
+                let before =
+                    unordered(&cell, (known, moves, blocks, kinds), (number, mask, writes));
+                other = before.map(|before| (before, at));
             }
-            cell.moved(number, mask, (writes, weak));
+            cell.moved(number, mask, (writes, weak), kinds);
             at += 8;
             // Nothing of what kernels did there counts any more.
             let whole = offset + PAGE_BYTES..=offset + bytes;
             if writes && at.is_multiple_of(PAGE_BYTES) && whole.contains(&at) {
-                let page = self.cells.page(object, at - PAGE_BYTES);
+                let page = self.cells.page(place, at - PAGE_BYTES);
                 let moved_to = Some(number);
                 *page = Page::Untouched(Untouched { written: true, moved_to, moved_from: None });
             }
         }
         let (other, at) = other?;
-        Some(self.race_of_move(number, other, (object, at)))
+        Some(self.race_of_move(number, other, (self.cells.number(place), at)))
     }
 
     /// Which bytes of what is moved nothing has written: how far in they begin, and how many they are.
@@ -130,6 +133,7 @@ impl State {
         let Found::In { object, offset, owner: MemoryOwner::Device } = found else {
             return Vec::new();
         };
+        let place = self.cells.place(object);
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let mut add = |from: u64, count: u64| match ranges.last_mut() {
             Some((first, known)) if *first + *known == from => *known += count,
@@ -138,7 +142,7 @@ impl State {
         let end = offset + bytes;
         let mut at = offset;
         while at < end {
-            let next = match self.cells.page(object, at) {
+            let next = match self.cells.page(place, at) {
                 Page::Untouched(page) => {
                     let next = end.min(at - at % PAGE_BYTES + PAGE_BYTES);
                     if !page.written {
@@ -146,9 +150,9 @@ impl State {
                     }
                     next
                 }
-                Page::Cells(_) => {
+                Page::Touched(_) => {
                     let next = end.min((at & !7) + 8);
-                    let written = self.cells.cell(object, at).written;
+                    let written = self.cells.cell(place, at).written();
                     let missing = (at..next).filter(|byte| written & 1 << (byte & 7) == 0);
                     missing.for_each(|byte| add(byte - offset, 1));
                     next
@@ -165,16 +169,18 @@ impl State {
             let Found::In { object, offset, .. } = self.view.find(to + from, count) else {
                 continue;
             };
+            let place = self.cells.place(object);
             let (mut at, end) = (offset, offset + count);
             while at < end {
                 let is_whole = at.is_multiple_of(PAGE_BYTES) && at + PAGE_BYTES <= end;
-                if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(object, at)) {
+                if let (true, Page::Untouched(page)) = (is_whole, self.cells.page(place, at)) {
                     page.written = false;
                     at += PAGE_BYTES;
                 } else {
                     let next = end.min((at & !7) + 8);
-                    let cell = self.cells.cell(object, at);
-                    (at..next).for_each(|byte| cell.written &= !(1 << (byte & 7)));
+                    let mut cell = self.cells.cell(place, at);
+                    let of_these = (at..next).fold(0, |mask, byte| mask | 1 << (byte & 7));
+                    cell.set_written(cell.written() & !of_these);
                     at = next;
                 }
             }
@@ -185,15 +191,14 @@ impl State {
         &mut self,
         number: NonZeroU32,
         other: Other,
-        (object, at): (u64, u64),
+        (place, at): (u32, u64),
     ) -> Finding {
         let MoveInfo { device, name, .. } = self.move_info(number);
-        let place = self.cells.number(object);
         let (with, site) = match other {
             Other::Lane(stamp) => {
-                let text = words(stamp.op, stamp.order, stamp.scope);
-                let line = self.line_texts[stamp.line as usize].to_string();
-                ("a kernel's access".to_owned(), Some(self.site(stamp.who(), line, text)))
+                let text = self.kinds.get(stamp.kind).words();
+                let site = self.site(stamp.who(), self.kinds.place(stamp.kind), text);
+                ("a kernel's access".to_owned(), Some(site))
             }
             Other::Move(before) => {
                 let MoveInfo { device, name, .. } = self.move_info(before);
@@ -215,18 +220,18 @@ pub(super) const MISSING: &str = "one queue for both, an event that one queue re
                                   for, or a wait of the host between the two";
 
 fn unordered(
-    cell: &Cell,
-    known: &Known,
-    moves: &[MoveInfo],
+    cell: &CellMut<'_>,
+    (known, moves, blocks, kinds): (&Known, &[MoveInfo], &[BlockInfo], &Kinds),
     (number, mask, writes): (NonZeroU32, u8, bool),
 ) -> Option<Other> {
     let knows = |slot: u32, time| known.get(slot as usize).is_some_and(|&known| time <= known);
-    let reads = cell.reads().filter(|_| writes);
-    let stamp = |stamp: &&Stamp| stamp.mask & mask != 0 && !knows(stamp.slot, stamp.time);
-    if let Some(&stamp) = cell.writes().chain(reads).find(stamp) {
+    let races = |stamp: &Stamp| {
+        kinds.get(stamp.kind).mask & mask != 0 && !knows(stamp.slot(blocks), stamp.time)
+    };
+    if let Some(stamp) = cell.find(writes, races) {
         return Some(Other::Lane(stamp));
     }
-    let before = moved_before((cell.moved_to, cell.moved_from()), known, moves, (number, writes));
+    let before = moved_before((cell.moved_to(), cell.moved_from()), known, moves, (number, writes));
     before.map(Other::Move)
 }
 
@@ -247,21 +252,25 @@ fn moved_before(
     moved_to.filter(moved).or(moved_from.filter(|_| writes).filter(moved))
 }
 
-impl Cell {
+impl CellMut<'_> {
     /// Nothing that was before counts any more where a move wrote.
-    fn moved(&mut self, number: NonZeroU32, mask: u8, (writes, weak): (bool, bool)) {
+    fn moved(&mut self, number: NonZeroU32, mask: u8, (writes, weak): (bool, bool), kinds: &Kinds) {
         if !writes {
             if mask == 0xff {
                 self.set_moved_from(Some(number));
             }
             return;
         }
-        self.written |= mask;
-        self.forget(|stamp| stamp.mask & !mask == 0);
+        self.set_written(self.written() | mask);
         // Late loads see whole values.
-        self.values.retain_mut(|value| !weak && value.keep(!mask));
+        if weak || mask == 0xff {
+            self.forget_values();
+        } else if let Some(values) = self.values(kinds) {
+            values.retain_mut(|value| value.keep(!mask));
+        }
+        self.forget(|stamp| kinds.get(stamp.kind).mask & !mask == 0);
         if mask == 0xff {
-            self.moved_to = Some(number);
+            self.set_moved_to(Some(number));
             self.set_moved_from(None);
         }
     }
@@ -269,21 +278,20 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cells::Cells;
     use super::*;
 
     #[test]
     fn what_a_queue_writes_is_written_byte_for_byte() {
         let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
         let memory = super::super::TestMemory::new(32);
-        let mut slots = Vec::new();
-        watch.take_slots(1, &Known::default(), &mut slots);
-        let number = watch.begin_move(slots[0], 0, "fill");
+        let slot = watch.take_slots(1, &Known::default()).first;
+        let number = watch.begin_move(slot, 0, "fill");
         watch.moved(number, &Known::default(), (None, memory.address() + 6), 11);
         watch.moved(number, &Known::default(), (None, memory.address() + 25), 0);
         let state = &mut *watch.state.borrow_mut();
         let Found::In { object, .. } = state.view.find(memory.address(), 8) else { panic!() };
-        let written = [0, 8, 16, 24].map(|at| Cells::cell(&mut state.cells, object, at).written);
+        let place = state.cells.place(object);
+        let written = [0, 8, 16, 24].map(|at| state.cells.cell(place, at).written());
         assert_eq!(written, [0b1100_0000, 0xff, 0b0000_0001, 0]);
     }
 
@@ -291,29 +299,28 @@ mod tests {
     fn memory_that_only_queues_touch_has_no_cells() {
         let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
         let memory = super::super::TestMemory::new(4 * PAGE_BYTES as usize);
-        let mut slots = Vec::new();
-        watch.take_slots(1, &Known::default(), &mut slots);
+        let slot = watch.take_slots(1, &Known::default()).first;
         let fill = |from: u64, bytes| {
-            let number = watch.begin_move(slots[0], 0, "fill");
+            let number = watch.begin_move(slot, 0, "fill");
             watch.moved(number, &Known::default(), (None, memory.address() + from), bytes);
         };
-        let object = {
+        let place = {
             let state = &mut *watch.state.borrow_mut();
             state.refresh();
             let Found::In { object, .. } = state.view.find(memory.address(), 8) else { panic!() };
-            object
+            state.cells.place(object)
         };
         let untouched = || {
             let state = &mut *watch.state.borrow_mut();
-            [0, 1, 2, 3].map(|page| match state.cells.page(object, page * PAGE_BYTES) {
+            [0, 1, 2, 3].map(|page| match state.cells.page(place, page * PAGE_BYTES) {
                 Page::Untouched(page) => Some(page.written),
-                Page::Cells(_) => None,
+                Page::Touched(_) => None,
             })
         };
         fill(PAGE_BYTES - 8, 2 * PAGE_BYTES);
         assert_eq!(untouched(), [None, Some(true), None, Some(false)]);
         let written = [PAGE_BYTES - 16, PAGE_BYTES - 8, PAGE_BYTES, 3 * PAGE_BYTES - 16];
-        let written = written.map(|at| watch.state.borrow_mut().cells.cell(object, at).written);
+        let written = written.map(|at| watch.state.borrow_mut().cells.cell(place, at).written());
         assert_eq!(written, [0, 0xff, 0xff, 0xff]);
         fill(0, 4 * PAGE_BYTES);
         assert_eq!(untouched(), [Some(true); 4]);

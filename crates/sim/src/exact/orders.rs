@@ -11,17 +11,82 @@ use std::rc::Rc;
 use mscclrs_device::arch::host::Access;
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::cells::{Release, Stamp, Value};
 use super::clock::Moment;
 use super::memory::MemoryOwner;
 use super::mode::Check;
-use super::races::{At, is_atomic, narrower, parts, words};
-use super::watch::{Miss, OfWord, State, Who};
+use super::races::{At, is_atomic, narrower, parts};
+use super::stamps::{KindId, Kinds, Stamp};
+use super::values::Value;
+use super::watch::{OfWord, State, Who};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
 const MISSES: usize = 8;
 /// Words of which a lane remembers what it released last, and what it saw last.
 const WORDS: usize = 16;
+
+/// What an acquire that sees a value learns.
+#[derive(Clone, Debug)]
+pub(super) struct Release {
+    pub(super) known: Moment,
+    pub(super) scope: ScopeKind,
+    /// The lane whose scope it is.
+    pub(super) who: Who,
+    /// What a read-modify-write hands on that has another scope than its own.
+    pub(super) also: Option<Box<Release>>,
+}
+
+impl Release {
+    /// It, and what it hands on.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Release> {
+        std::iter::successors(Some(self), |release| release.also.as_deref())
+    }
+
+    /// Hands on another one, which hands on nothing.
+    pub(super) fn add(&mut self, release: Box<Release>) {
+        if self.scope == release.scope {
+            return self.known.join(&release.known);
+        }
+        match &mut self.also {
+            Some(also) => also.add(release),
+            None => self.also = Some(release),
+        }
+    }
+}
+
+/// What an atomic load would have had to see, or to be, to order anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Missing {
+    Acquire,
+    Release,
+    Scope,
+}
+
+/// An atomic load that saw what it would have had to acquire.
+#[derive(Clone, Debug)]
+pub(super) struct Miss {
+    /// What it saw.
+    pub(super) by: Stamp,
+    load: KindId,
+    missing: Missing,
+}
+
+impl Miss {
+    /// What was missing there, in words.
+    pub(super) fn words(&self, kinds: &Kinds) -> String {
+        let (missing, so) = match self.missing {
+            Missing::Acquire => ("an acquire", ", but orders nothing"),
+            Missing::Release => ("a release", ", which orders nothing"),
+            Missing::Scope => ("a scope that holds both lanes", ""),
+        };
+        format!(
+            "{missing}: the {} at {} saw the {} at {}{so}",
+            kinds.get(self.load).words(),
+            kinds.place(self.load),
+            kinds.get(self.by.kind).words(),
+            kinds.place(self.by.kind)
+        )
+    }
+}
 
 fn acquires(order: OrderKind) -> bool {
     matches!(order, OrderKind::Acquire | OrderKind::AcqRel)
@@ -62,10 +127,13 @@ impl State {
 
     /// What a store makes known to who acquires it.
     pub(super) fn release(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
-        if !is_atomic(access.op) {
+        let lane = &mut self.lanes[who as usize];
+        // A fence of any scope is one of block scope.
+        let had_fence = lane.fences[0].is_some();
+        let releases_nothing = !releases(access.order) && !had_fence && lane.released.is_empty();
+        if releases_nothing || !is_atomic(access.op) {
             return None;
         }
-        let lane = &mut self.lanes[who as usize];
         let (who, place, scope) = (lane.who, (at.object, at.offset), access.scope);
         if releases(access.order) {
             let release = Release { known: lane.clock.release(), scope, who, also: None };
@@ -95,7 +163,7 @@ impl State {
     /// What was released before a read-modify-write and goes on in what it writes.
     pub(super) fn handed_on(&mut self, who: u32, access: &Access, at: At) -> Option<Release> {
         let (cell, mask) = parts(at.offset, access.size).next()?;
-        let earlier = self.latest_release(at.object, cell, mask)?;
+        let earlier = self.latest_release(at.place, cell, mask)?;
         let who = self.who(who);
         let reaching = earlier.all().filter(|release| self.reaches(release, access, who));
         reaching
@@ -122,9 +190,7 @@ impl State {
                 self.learn_release(who, access, (at.object, cell, mask), &release);
                 continue;
             }
-            let value = self.cells.cell(at.object, cell).values.last();
-            let write = value.and_then(|value| value.write(mask));
-            let write = write.map(|(by, release)| (by, release.clone()));
+            let write = self.cells.cell(at.place, cell).last_write(mask, &self.kinds);
             self.learn(who, access, (at.object, cell, mask), write);
         }
     }
@@ -135,7 +201,8 @@ impl State {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
         let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
         let known = &self.host;
-        let values = &mut self.cells.cell(at.object, cell).values;
+        let mut cell = self.cells.cell(at.place, cell);
+        let values = cell.values_mut(&self.kinds);
         if values.last().is_none_or(|value| value.bits != bits) {
             let (scope, who) = (ScopeKind::Sys, Who::HOST);
             let release = Release { known: Moment::of(known.clone()), scope, who, also: None };
@@ -158,8 +225,8 @@ impl State {
             self.learn_seen(who, access, word);
         }
         let Some((by, release)) = write else { return };
-        let own = self.who(who);
-        if by.who() == own || !by.is_atomic() {
+        let (own, of_write) = (self.who(who), self.kinds.get(by.kind));
+        if by.who() == own || !of_write.is_atomic() {
             return;
         }
         let mut reaches = false;
@@ -172,31 +239,23 @@ impl State {
         }
         if (reaches && acquires(access.order))
             || self.mode.check != Check::Checked
-            || self.lanes[who as usize]
-                .misses
-                .iter()
-                .any(|miss| (miss.slot, miss.time) == (by.slot, by.time))
+            || self.lanes[who as usize].misses.iter().any(|miss| miss.by.is_of_moment(&by))
         {
             return;
         }
-        let (load, store) = (access.from, self.line_texts[by.line as usize]);
-        let scopes_meet =
-            self.includes(by.scope, by.who(), own) && self.includes(access.scope, own, by.who());
-        let (missing, so) = match () {
-            () if reaches => ("an acquire", ", but orders nothing"),
-            () if scopes_meet && release.is_none() => ("a release", ", which orders nothing"),
-            () => ("a scope that holds both lanes", ""),
+        let scopes_meet = self.includes(of_write.scope, by.who(), own)
+            && self.includes(access.scope, own, by.who());
+        let missing = match () {
+            () if reaches => Missing::Acquire,
+            () if scopes_meet && release.is_none() => Missing::Release,
+            () => Missing::Scope,
         };
-        let why = format!(
-            "{missing}: the {} at {load} saw the {} at {store}{so}",
-            words(access.op, access.order, access.scope),
-            words(by.op, by.order, by.scope)
-        );
+        let load = self.kinds.of(access, mask);
         let misses = &mut self.lanes[who as usize].misses;
         if misses.len() == MISSES {
             misses.pop_front();
         }
-        misses.push_back(Miss { slot: by.slot, time: by.time, why });
+        misses.push_back(Miss { by, load, missing });
     }
 
     /// What an atomic load learns from a release that it has in its scope.

@@ -10,15 +10,17 @@ use std::num::NonZeroU32;
 use mscclrs_device::arch::host::{Access, Bits, Op, read_raw, write_raw};
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::cells::Stamp;
+use super::cells::Place;
+use super::clock::Clock;
 use super::decisions::Effect;
 use super::finding::{Finding, FindingKind, Site};
 use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::moves::MoveInfo;
-use super::orders::chain;
+use super::orders::{Miss, chain};
+use super::stamps::{Kind, KindId, Kinds, Stamp};
 use super::trace::Event;
-use super::watch::{LaneState, State, includes};
+use super::watch::{BlockInfo, State, includes};
 
 pub(super) type Checked<T> = Result<T, Box<Finding>>;
 
@@ -52,6 +54,7 @@ fn scope_name(scope: ScopeKind) -> &'static str {
 #[derive(Clone, Copy)]
 pub(super) struct At {
     pub(super) object: u64,
+    pub(super) place: Place,
     pub(super) offset: u64,
     pub(super) owner: MemoryOwner,
 }
@@ -64,16 +67,29 @@ pub(super) fn parts(offset: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
 }
 
 impl State {
+    #[inline(always)]
     fn locate(&mut self, who: u32, access: &Access) -> Checked<At> {
         self.refresh();
         let (address, size) = (access.address as u64, u64::from(access.size));
         // Sizes are powers of two.
-        if address & (size - 1) != 0 {
-            let what = format!("{size} bytes at {address:#x}, which is not a multiple of {size}");
-            return Err(self.about(FindingKind::Misaligned, what, who, access, None).into());
+        if address & (size - 1) == 0
+            && let Found::In { object, offset, owner } = self.view.find(address, size)
+        {
+            let place = self.cells.place(object);
+            return Ok(At { object, place, offset, owner });
         }
+        Err(self.nowhere(who, access))
+    }
+
+    /// Why an access goes nowhere.
+    #[cold]
+    fn nowhere(&mut self, who: u32, access: &Access) -> Box<Finding> {
+        let (address, size) = (access.address as u64, u64::from(access.size));
         let (kind, what) = match self.view.find(address, size) {
-            Found::In { object, offset, owner } => return Ok(At { object, offset, owner }),
+            _ if !address.is_multiple_of(size) => (
+                FindingKind::Misaligned,
+                format!("{size} bytes at {address:#x}, which is not a multiple of {size}"),
+            ),
             Found::Past { offset, bytes } => (
                 FindingKind::Outside,
                 format!("{size} bytes at byte {offset} of memory that has {bytes}"),
@@ -82,66 +98,70 @@ impl State {
                 FindingKind::Released,
                 format!("{size} bytes at byte {offset} of {bytes} bytes that have been released"),
             ),
-            Found::Nowhere => {
+            Found::Nowhere | Found::In { .. } => {
                 (FindingKind::Outside, format!("{size} bytes at {address:#x}: there is no memory"))
             }
         };
-        Err(self.about(kind, what, who, access, None).into())
+        self.about(kind, what, who, access, None).into()
     }
 
     pub(super) fn stamp(&mut self, who: u32, access: &Access, mask: u8) -> Stamp {
-        let LaneState { who, clock, .. } = &self.lanes[who as usize];
-        let (who, slot, time) = (*who, clock.slot, clock.time);
-        let line = self.line(access.from);
-        Stamp::new(who, (slot, time), line, mask, access)
+        let kind = self.kinds.of(access, mask);
+        let lane = &self.lanes[who as usize];
+        Stamp::new(lane.who, lane.clock.time, kind)
+    }
+
+    /// The kind of an access by its first part.
+    fn kind(&mut self, access: &Access, offset: u64) -> KindId {
+        let mask = (0xff_u16 >> (8 - access.size.min(8))) << (offset % 8);
+        self.kinds.of(access, mask as u8)
     }
 
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits, effect: Effect) {
-        let (line, object) = (self.line(access.from), self.cells.number(at.object));
-        let Access { op, order, scope, .. } = *access;
+        let (kind, object) = (self.kind(access, at.offset), self.cells.number(at.place));
         let (who_did, offset, bits) = (self.who(who), at.offset, bits[0]);
         if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
             decisions.accessed(who, access, effect);
         }
         let (who, in_vain) = (who_did, self.in_vain);
-        let event = Event { step: 0, who, line, object, offset, bits, op, order, scope, in_vain };
-        self.trace.add(event);
+        let event = Event { who, kind, object, offset, bits, in_vain };
+        self.trace.add(event, access.op);
     }
 
-    pub(super) fn load(&mut self, who: u32, access: Access) -> Checked<Bits> {
-        let at = self.locate(who, &access)?;
+    pub(super) fn load(&mut self, who: u32, access: &Access) -> Checked<Bits> {
+        let at = self.locate(who, access)?;
         if at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, (at.object, at.offset))?;
+            self.compare_all(who, access, (at.place, at.offset))?;
         }
         let bits = if at.owner == MemoryOwner::Device && self.mode.check == Check::Weak {
-            self.load_late(who, &access, at.object, at.offset)
+            self.load_late(who, access, at)
         } else {
             // SAFETY: the view has the memory, and the address is a multiple of the size.
             unsafe { read_raw(access.address, access.size) }
         };
         let is_late = at.owner == MemoryOwner::Device && self.mode.check == Check::Weak;
         if access.op == Op::AtomicLoad && !is_late {
-            self.synchronize(who, &access, at);
+            self.synchronize(who, access, at);
         }
-        self.trace(who, &access, at, bits, Effect::Read);
+        self.trace(who, access, at, bits, Effect::Read);
         Ok(bits)
     }
 
-    pub(super) fn store(&mut self, who: u32, access: Access, bits: Bits) -> Checked<()> {
-        let at = self.locate(who, &access)?;
+    pub(super) fn store(&mut self, who: u32, access: &Access, bits: Bits) -> Checked<()> {
+        let at = self.locate(who, access)?;
         if at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, (at.object, at.offset))?;
+            self.compare_all(who, access, (at.place, at.offset))?;
             if self.mode.check == Check::Weak {
-                self.keep_value(at.object, at.offset, access.size, access.address);
+                self.keep_value(at.place, at.offset, access.size, access.address);
             }
         }
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         unsafe { write_raw(access.address, access.size, bits) };
         if self.mode.check != Check::Ordered {
-            let release = self.release(who, &access, at);
-            self.add_value(who, &access, at, release);
+            let release = self.release(who, access, at);
+            self.add_value(who, access, at, release);
         }
-        self.trace(who, &access, at, bits, Effect::Changed);
+        self.trace(who, access, at, bits, Effect::Changed);
         Ok(())
     }
 
@@ -149,32 +169,32 @@ impl State {
     pub(super) fn modify(
         &mut self,
         who: u32,
-        access: Access,
+        access: &Access,
         change: &dyn Fn(u64) -> Option<u64>,
     ) -> Checked<(u64, bool)> {
-        let at = self.locate(who, &access)?;
+        let at = self.locate(who, access)?;
         let watched = self.mode.check != Check::Ordered;
         if watched && at.owner == MemoryOwner::Device {
-            self.compare_all(who, &access, (at.object, at.offset))?;
+            self.compare_all(who, access, (at.place, at.offset))?;
             if self.mode.check == Check::Weak {
-                self.keep_value(at.object, at.offset, access.size, access.address);
+                self.keep_value(at.place, at.offset, access.size, access.address);
             }
         }
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         let before = unsafe { read_raw(access.address, access.size) }[0];
         let after = change(before);
-        let earlier = watched.then(|| self.handed_on(who, &access, at)).flatten();
+        let earlier = watched.then(|| self.handed_on(who, access, at)).flatten();
         if watched {
-            self.synchronize(who, &access, at);
+            self.synchronize(who, access, at);
         }
         if let Some(after) = after {
             // SAFETY: as above. Only lanes of this thread write device memory; what the host writes
             // at the same time may be lost, as a GPU's atomics are none for the CPU.
             unsafe { write_raw(access.address, access.size, [after, 0]) };
             if watched {
-                let own = self.release(who, &access, at);
+                let own = self.release(who, access, at);
                 let release = chain(earlier, own);
-                self.add_value(who, &access, at, release);
+                self.add_value(who, access, at, release);
             }
         }
         let effect = match after {
@@ -182,7 +202,7 @@ impl State {
             Some(after) if after == before => Effect::Rewrote,
             Some(_) => Effect::Changed,
         };
-        self.trace(who, &access, at, [after.unwrap_or(before), 0], effect);
+        self.trace(who, access, at, [after.unwrap_or(before), 0], effect);
         Ok((before, effect == Effect::Changed))
     }
 
@@ -191,20 +211,21 @@ impl State {
         who: u32,
         object: u64,
         bytes: u32,
-        access: Access,
+        access: &Access,
     ) -> Checked<()> {
         let (offset, size) = (access.address as u64, access.size);
         if !offset.is_multiple_of(size.into()) {
             let what = format!(
                 "{size} bytes at byte {offset} of a block's shared memory, which is not a multiple of {size}"
             );
-            return Err(self.about(FindingKind::Misaligned, what, who, &access, None).into());
+            return Err(self.about(FindingKind::Misaligned, what, who, access, None).into());
         }
         if offset + u64::from(size) > u64::from(bytes) {
             let what = format!("byte {offset} of a block's shared memory, which has {bytes}");
-            return Err(self.about(FindingKind::Outside, what, who, &access, None).into());
+            return Err(self.about(FindingKind::Outside, what, who, access, None).into());
         }
-        self.compare_all(who, &access, (object, offset))
+        let place = self.cells.place(object);
+        self.compare_all(who, access, (place, offset))
     }
 
     /// Compares an access to the earlier ones of its cells, and remembers it, in checked mode.
@@ -212,13 +233,14 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        (object, offset): (u64, u64),
+        (place, offset): (Place, u64),
     ) -> Checked<()> {
         if self.mode.check != Check::Checked {
             return Ok(());
         }
+        self.look_ahead(who, access, (place, offset));
         for (offset, mask) in parts(offset, access.size) {
-            self.compare(who, access, (object, offset, mask))?;
+            self.compare(who, access, (place, offset, mask))?;
         }
         Ok(())
     }
@@ -228,63 +250,44 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        (object, offset, mask): (u64, u64, u8),
+        (place, offset, mask): (Place, u64, u8),
     ) -> Checked<()> {
-        // After a wait has ended early, data is missing, and what would have ordered it.
-        let spoilt = self.spoilt;
         let stamp = self.stamp(who, access, mask);
-        let (blocks, moves, by) = (&self.blocks, &self.moves, stamp.who());
-        let cell = self.cells.cell(object, offset);
-        let unwritten = cell.written & mask != mask;
-        let clock = &self.lanes[who as usize].clock;
-        let races = |before: &&Stamp| {
-            // Of the same bytes and no others, by lanes in each other's scopes.
-            let strong = before.mask == mask
-                && before.is_atomic()
-                && stamp.is_atomic()
-                && includes(blocks, before.scope, before.who(), by)
-                && includes(blocks, stamp.scope, by, before.who());
-            !spoilt && before.mask & mask != 0 && !strong && !clock.knows(before.slot, before.time)
-        };
-        let writes = stamp.writes();
-        let reads = cell.reads().filter(|_| writes);
-        let before = cell.writes().chain(reads).find(races).copied();
-        if let Some(before) = before {
-            return Err(self.race(who, access, (object, offset, mask), before).into());
-        }
-        if (cell.moved_to.is_some() || cell.moved_from().is_some()) && !spoilt {
+        // After a wait has ended early, data is missing, and what would have ordered it.
+        let State { blocks, kinds, moves, lanes, cells, spoilt, .. } = self;
+        let (spoilt, kind, clock) = (*spoilt, kinds.get(stamp.kind), &lanes[who as usize].clock);
+        let new = New { blocks, kinds, clock, stamp, kind };
+        let writes = kind.writes();
+        let mut cell = cells.cell(place, offset);
+        if !spoilt {
+            if let Some(before) = cell.find(writes, |before| new.races(before)) {
+                return Err(self.race(who, access, (place, offset, mask), before).into());
+            }
             let moved = |&number: &NonZeroU32| {
                 let MoveInfo { slot, time, .. } = moves[number.get() as usize - 1];
                 !clock.knows(slot, time)
             };
             let read = cell.moved_from().filter(|_| writes);
-            if let Some(number) = cell.moved_to.filter(moved).or(read.filter(moved)) {
-                return Err(self.race_with_move(who, access, (object, offset), number).into());
-            }
-            if writes && mask == 0xff {
-                cell.moved_to = None;
-                cell.set_moved_from(None);
+            if let Some(number) = cell.moved_to().filter(moved).or(read.filter(moved)) {
+                return Err(self.race_with_move(who, access, (place, offset), number).into());
             }
         }
-        if unwritten && access.op == Op::Load && !spoilt {
+        if access.op == Op::Load && !spoilt && cell.written() & mask != mask {
             let what = "these bytes were never written, by a kernel, a copy or the host, or came by a \
                         copy from such; memory is 0 at first, so this reads zeros that nobody put there";
-            let place = Some((object, offset));
-            return Err(self.about(FindingKind::Unwritten, what.into(), who, access, place).into());
+            let at = Some((place, offset));
+            return Err(self.about(FindingKind::Unwritten, what.into(), who, access, at).into());
         }
-        let covered = |before: &Stamp| {
-            before.mask & !mask == 0
-                && !is_safer(&stamp, before)
-                && (before.slot == stamp.slot || clock.knows(before.slot, before.time))
-        };
-        if writes {
-            cell.written |= mask;
-            cell.forget(covered);
-            cell.add_write(stamp);
-        } else {
+        if !writes {
             // A read that everybody knows of who knows of this one says nothing new.
-            cell.add_read(stamp, covered);
+            cell.add_read(stamp, |before| new.covers(before));
+            return Ok(());
         }
+        if mask == 0xff && !spoilt {
+            cell.set_moved_to(None);
+            cell.set_moved_from(None);
+        }
+        cell.add_write(stamp, kinds, |before| new.covers(before));
         Ok(())
     }
 
@@ -292,7 +295,7 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        place: (u64, u64),
+        place: (Place, u64),
         number: NonZeroU32,
     ) -> Finding {
         let MoveInfo { device, name, .. } = self.move_info(number);
@@ -310,19 +313,19 @@ impl State {
         &mut self,
         who: u32,
         access: &Access,
-        (object, offset, mask): (u64, u64, u8),
-        before: Stamp,
+        (place, offset, mask): (Place, u64, u8),
+        stamp: Stamp,
     ) -> Finding {
+        let before = self.kinds.get(stamp.kind);
         let what = format!(
             "two accesses to the same memory, byte {offset:#x} of memory {}, and nothing orders them",
-            self.cells.number(object)
+            self.cells.number(place)
         );
-        let mut finding = self.about(FindingKind::Race, what, who, access, Some((object, offset)));
-        let text = words(before.op, before.order, before.scope);
-        let line = self.line_texts[before.line as usize].to_string();
-        finding.other = Some(self.site(before.who(), line, text));
-        let place = (self.cells.number(object), offset);
-        finding.steps = self.interleaving(&[self.who(who), before.who()], Some(place));
+        let mut finding = self.about(FindingKind::Race, what, who, access, Some((place, offset)));
+        finding.other = Some(self.site(stamp.who(), self.kinds.place(stamp.kind), before.words()));
+        let at = (self.cells.number(place), offset);
+        finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
+        let slot = |stamp: &Stamp| stamp.slot(&self.blocks);
         let misses = &self.lanes[who as usize].misses;
         // Two launches of one device have an order if their queue or an event gives it.
         let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
@@ -330,9 +333,9 @@ impl State {
             (Some(here), Some(other)) => here.0 == other.0 && here.1 != other.1,
             _ => false,
         };
-        let near = misses.iter().rev().find(|m| m.slot == before.slot && m.time >= before.time);
-        finding.missing = Some(match near {
-            Some(miss) => miss.why.clone(),
+        let is_later = |m: &&Miss| slot(&m.by) == slot(&stamp) && m.by.time >= stamp.time;
+        finding.missing = Some(match misses.iter().rev().find(is_later) {
+            Some(miss) => miss.words(&self.kinds),
             None if before.is_atomic() && is_atomic(access.op) && before.mask != mask => {
                 "accesses of one size: atomics that touch the same bytes, and not all of them, are not \
                  atomic for each other"
@@ -363,8 +366,49 @@ pub(super) fn is_atomic(op: Op) -> bool {
     matches!(op, Op::AtomicLoad | Op::AtomicStore | Op::AtomicRmw)
 }
 
+/// An access that is compared to earlier ones.
+struct New<'a> {
+    blocks: &'a [BlockInfo],
+    kinds: &'a Kinds,
+    /// The lane's.
+    clock: &'a Clock,
+    stamp: Stamp,
+    kind: Kind,
+}
+
+impl New<'_> {
+    #[inline]
+    fn knows(&self, before: &Stamp) -> bool {
+        self.clock.knows(before.slot(self.blocks), before.time)
+    }
+
+    /// Whether nothing orders the two, and they have to be ordered.
+    #[inline]
+    fn races(&self, before: &Stamp) -> bool {
+        if self.knows(before) {
+            return false;
+        }
+        let (kind, blocks) = (self.kinds.get(before.kind), self.blocks);
+        let (by, earlier) = (self.stamp.who(), before.who());
+        // Of the same bytes and no others, by lanes in each other's scopes.
+        let strong = kind.mask == self.kind.mask
+            && kind.is_atomic()
+            && self.kind.is_atomic()
+            && includes(blocks, kind.scope, earlier, by)
+            && includes(blocks, self.kind.scope, by, earlier);
+        kind.mask & self.kind.mask != 0 && !strong
+    }
+
+    /// Whether all that race with an earlier access race with this one too.
+    #[inline]
+    fn covers(&self, before: &Stamp) -> bool {
+        let kind = self.kinds.get(before.kind);
+        kind.mask & !self.kind.mask == 0 && !is_safer(&self.kind, &kind) && self.knows(before)
+    }
+}
+
 /// Whether an access goes together with accesses of others that one before it does not.
-fn is_safer(access: &Stamp, before: &Stamp) -> bool {
+fn is_safer(access: &Kind, before: &Kind) -> bool {
     access.is_atomic()
         && (!before.is_atomic() || narrower(access.scope, before.scope) != access.scope)
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 
 use mscclrs_device::arch::host::Op;
-use mscclrs_device::{OrderKind, ScopeKind};
 
+use super::stamps::KindId;
 use super::watch::{BlockInfo, Who};
 
 /// Steps kept for reports.
@@ -16,15 +16,11 @@ const MOST: usize = 2_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
-    pub(super) step: u64,
     pub(super) who: Who,
-    pub(super) line: u32,
+    pub(super) kind: KindId,
     pub(super) object: u32,
     pub(super) offset: u64,
     pub(super) bits: u64,
-    pub(super) op: Op,
-    pub(super) order: OrderKind,
-    pub(super) scope: ScopeKind,
     /// A look of a lane that waits, for which nothing had changed.
     pub(super) in_vain: bool,
 }
@@ -42,12 +38,12 @@ impl Trace {
         Trace { recent: VecDeque::new(), all, steps: 0, sum: 0xcbf2_9ce4_8422_2325 }
     }
 
-    pub(super) fn add(&mut self, mut event: Event) {
+    #[inline]
+    pub(super) fn add(&mut self, event: Event, op: Op) {
         self.steps += 1;
-        event.step = self.steps;
         let words = [
             u64::from(event.who.block) << 32 | u64::from(event.who.lane),
-            u64::from(event.object) << 48 ^ event.offset << 8 ^ event.op as u64,
+            u64::from(event.object) << 48 ^ event.offset << 8 ^ op as u64,
             event.bits,
         ];
         for word in words {
@@ -91,9 +87,9 @@ impl super::watch::State {
         let mut text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
         let mut named = std::collections::HashSet::new();
         let mut comma = "";
-        for event in self.trace.all.iter().flatten() {
+        for (step, event) in (1_u64..).zip(self.trace.all.iter().flatten()) {
             let Who { block, lane } = event.who;
-            let BlockInfo { launch, index: block, device } = self.blocks[block as usize];
+            let BlockInfo { launch, index: block, device, .. } = self.blocks[block as usize];
             let kernel = self.launches[launch as usize].kernel;
             let thread = block * 4096 + lane;
             let mut add = |line: std::fmt::Arguments<'_>| {
@@ -117,15 +113,15 @@ impl super::watch::State {
             add(format_args!(
                 "{{\"ph\":\"X\",\"ts\":{},\"dur\":1,\"pid\":{},\"tid\":{thread},\"name\":\"{}\",\"args\":{{\
                  \"kernel\":\"{}\",\"launch\":{},\"memory\":{},\"byte\":{},\"value\":\"{:#x}\",\"line\":\"{}\"}}}}",
-                event.step,
+                step,
                 device,
-                super::races::words(event.op, event.order, event.scope),
+                self.kinds.get(event.kind).words(),
                 kernel,
                 launch,
                 event.object,
                 event.offset,
                 event.bits,
-                self.line_texts[event.line as usize].to_string().replace('\\', "/"),
+                self.kinds.place(event.kind).replace('\\', "/"),
             ));
         }
         text.push_str("\n]}\n");

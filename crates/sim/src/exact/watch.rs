@@ -4,13 +4,14 @@
 //! scheduler are on one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::Location;
 
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
 
-use super::cells::Cells;
+use super::ahead::Ahead;
+use super::cells::{Cells, Place};
 use super::clock::{Clock, Known, Moment, join, meet};
 use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
@@ -18,6 +19,7 @@ use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
 use super::random::{Random, mix};
+use super::stamps::Kinds;
 use super::trace::Trace;
 
 /// Loads of what the lane has just read, with nothing else between, after which those who poll poll in
@@ -26,8 +28,6 @@ const ENDLESS: u64 = 1_000_000;
 const ENDLESS_ANY: u64 = 64 * ENDLESS;
 /// Such loads after which others get their turn at once: one of them may store.
 const PATIENCE: u64 = 1_000;
-/// Source lines whose numbers are at hand.
-const LINES: usize = 64;
 /// Words that a poll goes through, at most.
 pub(super) const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
@@ -40,6 +40,8 @@ const CLOCK_NS: u64 = 50;
 pub(super) struct LaunchInfo {
     pub(super) kernel: &'static str,
     pub(super) device: u32,
+    /// Lanes of the grid.
+    pub(super) lanes: u32,
 }
 
 /// A block of a launch.
@@ -49,6 +51,8 @@ pub(super) struct BlockInfo {
     /// Its index in the grid.
     pub(super) index: u32,
     pub(super) device: u32,
+    /// The first lane's slot; those of the others follow it.
+    pub(super) first_slot: u32,
 }
 
 /// A lane of any block that ran: memory of what it did outlives it.
@@ -64,21 +68,12 @@ impl Who {
     pub(super) const HOST: Who = Who { block: u32::MAX, lane: 0 };
 }
 
-/// An atomic load that saw what it would have had to acquire.
-#[derive(Clone, Debug)]
-pub(super) struct Miss {
-    /// Slot and time of the store.
-    pub(super) slot: u32,
-    pub(super) time: u32,
-    pub(super) why: String,
-}
-
 /// What a relaxed load of a word saw.
 #[derive(Clone, Debug)]
 pub(super) struct OfWord {
     /// Its memory and the byte in it.
     pub(super) place: (u64, u64),
-    pub(super) release: super::cells::Release,
+    pub(super) release: super::orders::Release,
     pub(super) load_scope: ScopeKind,
 }
 
@@ -87,17 +82,19 @@ pub(super) struct OfWord {
 pub(super) struct LaneState {
     pub(super) who: Who,
     pub(super) clock: Clock,
+    /// Lanes of its grid: lanes mostly go on by so many elements.
+    pub(super) step: u64,
     /// What relaxed stores after fences release: after fences of at least block, GPU and system scope.
     pub(super) fences: [Option<Moment>; 3],
     /// What an acquire fence will learn: what relaxed loads saw, and their scope.
-    pub(super) pending: Vec<(super::cells::Release, ScopeKind)>,
+    pub(super) pending: Vec<(super::orders::Release, ScopeKind)>,
     /// What it released by a word, of which memory and byte: its later relaxed stores to the word do too.
-    pub(super) released: VecDeque<((u64, u64), super::cells::Release)>,
+    pub(super) released: VecDeque<((u64, u64), super::orders::Release)>,
     /// What its relaxed loads of a word saw: its later acquires of that word learn that too.
     pub(super) seen: VecDeque<OfWord>,
-    pub(super) misses: VecDeque<Miss>,
-    /// What it read last, of which memory and byte, in a ring.
-    pub(super) read: [(u64, u64); POLLED],
+    pub(super) misses: VecDeque<super::orders::Miss>,
+    /// What it read last, in a ring: addresses, and of shared memory the object and the byte.
+    pub(super) read: [u64; POLLED],
     pub(super) next_read: u8,
     /// Late values seen one after the other.
     pub(super) late: u8,
@@ -112,6 +109,7 @@ pub(super) struct State {
     /// lanes do so may depend on the host: nothing is decided by it, and it is no part of what happened.
     pub(super) in_vain: bool,
     pub(super) cells: Cells,
+    pub(super) ahead: Ahead,
     pub(super) view: View,
     // These grow with each launch, block and move, by some bytes; all else is used again.
     pub(super) launches: Vec<LaunchInfo>,
@@ -123,14 +121,11 @@ pub(super) struct State {
     pub(super) lanes: Vec<LaneState>,
     /// First numbers of lanes of blocks that have ended, by how many the blocks had.
     pub(super) free_lanes: BTreeMap<u32, Vec<u32>>,
-    lines: HashMap<*const Location<'static>, u32>,
-    /// Of these, by where the location lies.
-    lines_at_hand: [Option<(*const Location<'static>, u32)>; LINES],
-    pub(super) line_texts: Vec<&'static Location<'static>>,
+    pub(super) kinds: Kinds,
     /// The last time in each slot.
     pub(super) slots: Vec<u32>,
     /// Slots that no queue holds.
-    pub(super) free_slots: Vec<u32>,
+    pub(super) free_slots: Vec<super::launches::SlotRun>,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
     /// What the host may know: what work that has ended did, and what kernels released to host memory.
@@ -150,6 +145,8 @@ pub(super) struct Choices {
 pub(crate) struct Watch {
     pub(super) state: RefCell<State>,
     schedule: Schedule,
+    /// Whether who goes on is a decision.
+    decides: bool,
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
@@ -165,6 +162,7 @@ impl Watch {
             _ => None,
         };
         Watch {
+            decides: decisions.is_some(),
             quantum: Cell::new(if decisions.is_some() { u32::MAX } else { 1 }),
             state: RefCell::new(State {
                 random: Random::new(mode.seed),
@@ -172,6 +170,7 @@ impl Watch {
                 in_vain: false,
                 mode,
                 cells: Cells::default(),
+                ahead: Ahead::default(),
                 view: View::default(),
                 launches: Vec::new(),
                 blocks: Vec::new(),
@@ -179,9 +178,7 @@ impl Watch {
                 moves: Vec::new(),
                 lanes: Vec::new(),
                 free_lanes: BTreeMap::new(),
-                lines: HashMap::new(),
-                lines_at_hand: [None; LINES],
-                line_texts: Vec::new(),
+                kinds: Kinds::default(),
                 slots: Vec::new(),
                 free_slots: Vec::new(),
                 trace: Trace::new(keep_trace),
@@ -291,7 +288,8 @@ impl Watch {
     pub(super) fn place(&self, address: u64) -> Option<(u32, u64)> {
         let state = &mut *self.state.borrow_mut();
         let Found::In { object, offset, .. } = state.view.find(address, 1) else { return None };
-        Some((state.cells.number(object), offset))
+        let place = state.cells.place(object);
+        Some((state.cells.number(place), offset))
     }
 
     /// A fault that is not about two accesses; `steps` come before who did what in which order.
@@ -360,8 +358,9 @@ impl Watch {
     }
 
     /// Whether it is a decision who goes on before such an access.
-    pub(crate) fn decides_before(&self, op: Op) -> bool {
-        matches!(self.schedule, Schedule::Departures(_)) && super::races::is_atomic(op)
+    #[inline]
+    pub(crate) fn decides_before(&self, access: &Access) -> bool {
+        self.decides && super::races::is_atomic(access.op)
     }
 
     /// How many accesses the next lane makes before others get their turn.
@@ -404,11 +403,11 @@ impl Watch {
     }
 
     /// `in_vain`: only a timer woke the lane.
-    pub(crate) fn load(&self, who: u32, access: Access, in_vain: bool) -> Bits {
+    pub(crate) fn load(&self, who: u32, access: &Access, in_vain: bool) -> Bits {
         let mut state = self.state.borrow_mut();
         state.in_vain = in_vain;
         let loaded = state.load(who, access);
-        self.polled(&mut state, who, 0, &access);
+        self.polled(&mut state, who, 0, access);
         loaded.unwrap_or_else(|finding| {
             self.found(&mut state, *finding);
             [0; 2]
@@ -419,7 +418,7 @@ impl Watch {
     fn polled(&self, state: &mut State, who: u32, object: u64, access: &Access) {
         let lane = &mut state.lanes[who as usize];
         let (polls, loads) = self.since_store.get();
-        let place = (object, access.address as u64);
+        let place = object.wrapping_add(access.address as u64);
         let again = lane.read.contains(&place);
         if !again {
             lane.read[usize::from(lane.next_read)] = place;
@@ -435,7 +434,7 @@ impl Watch {
         }
     }
 
-    pub(crate) fn store(&self, who: u32, access: Access, bits: Bits) {
+    pub(crate) fn store(&self, who: u32, access: &Access, bits: Bits) {
         self.stored();
         let mut state = self.state.borrow_mut();
         state.in_vain = false;
@@ -447,7 +446,7 @@ impl Watch {
     pub(crate) fn modify(
         &self,
         who: u32,
-        access: Access,
+        access: &Access,
         change: &dyn Fn(u64) -> Option<u64>,
     ) -> u64 {
         let mut state = self.state.borrow_mut();
@@ -456,7 +455,7 @@ impl Watch {
             Ok((before, changed)) => {
                 match changed {
                     true => self.stored(),
-                    false => self.polled(&mut state, who, 0, &access),
+                    false => self.polled(&mut state, who, 0, access),
                 }
                 before
             }
@@ -472,10 +471,10 @@ impl Watch {
     }
 
     /// An access to shared memory of a block, which is an object of its own.
-    pub(crate) fn shared(&self, who: u32, object: u64, bytes: u32, access: Access) {
+    pub(crate) fn shared(&self, who: u32, object: u64, bytes: u32, access: &Access) {
         let mut state = self.state.borrow_mut();
         match access.op {
-            Op::Load => self.polled(&mut state, who, object, &access),
+            Op::Load => self.polled(&mut state, who, object, access),
             _ => self.stored(),
         }
         if let Err(finding) = state.shared(who, object, bytes, access) {
@@ -493,23 +492,6 @@ impl State {
         }
     }
 
-    pub(super) fn line(&mut self, from: &'static Location<'static>) -> u32 {
-        let name: *const Location<'static> = from;
-        let place = name as usize / size_of::<Location<'static>>() % LINES;
-        if let Some((known, line)) = self.lines_at_hand[place]
-            && known == name
-        {
-            return line;
-        }
-        let texts = &mut self.line_texts;
-        let line = *self.lines.entry(name).or_insert_with(|| {
-            texts.push(from);
-            texts.len() as u32 - 1
-        });
-        self.lines_at_hand[place] = Some((name, line));
-        line
-    }
-
     pub(super) fn who(&self, lane: u32) -> Who {
         self.lanes[lane as usize].who
     }
@@ -520,7 +502,7 @@ impl State {
     }
 
     pub(super) fn site(&self, who: Who, line: String, what: String) -> Site {
-        let BlockInfo { launch, index: block, device } = self.blocks[who.block as usize];
+        let BlockInfo { launch, index: block, device, .. } = self.blocks[who.block as usize];
         let LaunchInfo { kernel, .. } = self.launches[launch as usize];
         Site { what, kernel, line, device, block, lane: who.lane, launch }
     }
@@ -529,7 +511,7 @@ impl State {
     fn last_line(&self, who: Who) -> String {
         let last = self.trace.recent().find(|event| event.who == who);
         last.map_or("a place before its first access".to_owned(), |event| {
-            format!("a place after its last access, {}", self.line_texts[event.line as usize])
+            format!("a place after its last access, {}", self.kinds.place(event.kind))
         })
     }
 
@@ -540,12 +522,12 @@ impl State {
         what: String,
         who: u32,
         access: &Access,
-        object: Option<(u64, u64)>,
+        at: Option<(Place, u64)>,
     ) -> Finding {
         let text = super::races::words(access.op, access.order, access.scope);
         let who = self.who(who);
         let here = Some(self.site(who, access.from.to_string(), text));
-        let place = object.map(|(object, offset)| (self.cells.number(object), offset & !7));
+        let place = at.map(|(place, offset)| (self.cells.number(place), offset & !7));
         let steps = self.interleaving(&[who], place);
         let mode = self.mode.clone();
         Finding { kind, what, here, other: None, missing: None, steps, mode }

@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::block::Block;
-use crate::exact::{Known, Watch, join};
-use crate::work::Work;
+use crate::exact::{Known, SlotRun, Watch, join, take_run};
+use crate::work::{Launch, Work};
 
 #[derive(Default)]
 struct QueueKnowledge {
     known: Known,
     /// Slots of lanes that have ended.
-    free: Vec<u32>,
+    free: Vec<SlotRun>,
     /// The slot of its moves of bytes, once it has had one.
-    mover: Vec<u32>,
+    mover: Option<SlotRun>,
 }
 
 /// What a launch knows, and what is known after it.
@@ -25,7 +25,7 @@ pub(super) struct LaunchKnowledge {
     launch: u32,
     before: Known,
     after: Known,
-    slots: Vec<u32>,
+    slots: Vec<SlotRun>,
 }
 
 pub(super) struct Knowledge {
@@ -52,10 +52,8 @@ impl Knowledge {
     /// The queue begins to move bytes; gives the move's number.
     pub(super) fn begin_move(&mut self, queue: u64, work: &Work) -> u32 {
         let QueueKnowledge { known, mover, .. } = self.queues.entry(queue).or_default();
-        if mover.is_empty() {
-            self.watch.take_slots(1, known, mover);
-        }
-        self.watch.begin_move(mover[0], self.device, work.name())
+        let slot = mover.get_or_insert_with(|| self.watch.take_slots(1, known)).first;
+        self.watch.begin_move(slot, self.device, work.name())
     }
 
     /// A move has moved so many bytes, after as many as `at`.
@@ -71,9 +69,10 @@ impl Knowledge {
         self.watch.end_move(number, known);
     }
 
-    pub(super) fn begin_launch(&mut self, queue: u64, kernel: &'static str) -> LaunchKnowledge {
+    pub(super) fn begin_launch(&mut self, queue: u64, launch: &Launch) -> LaunchKnowledge {
         let before = self.queues.entry(queue).or_default().known.clone();
-        let launch = self.watch.begin_launch(kernel, self.device);
+        let lanes = launch.blocks.saturating_mul(launch.threads);
+        let launch = self.watch.begin_launch(launch.kernel.name, self.device, lanes);
         LaunchKnowledge { launch, before, after: Known::default(), slots: Vec::new() }
     }
 
@@ -85,12 +84,11 @@ impl Knowledge {
         lanes: u32,
     ) -> (Rc<Watch>, u32) {
         let free = &mut self.queues.entry(queue).or_default().free;
-        let from = launch.slots.len();
-        let own = free.len().min(lanes as usize);
-        launch.slots.extend(free.drain(free.len() - own..).rev());
-        self.watch.take_slots(lanes as usize - own, &launch.before, &mut launch.slots);
-        let slots = &launch.slots[from..];
-        let first = self.watch.begin_block(launch.launch, block, slots, &launch.before);
+        let own = take_run(free, lanes, |_| true);
+        let slots = own.unwrap_or_else(|| self.watch.take_slots(lanes, &launch.before));
+        launch.slots.push(slots);
+        let (block, lanes) = ((launch.launch, block), (slots.first, lanes));
+        let first = self.watch.begin_block(block, lanes, &launch.before);
         (self.watch.clone(), first)
     }
 

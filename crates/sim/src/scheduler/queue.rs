@@ -228,7 +228,7 @@ fn step(
         match &running.graph.nodes[node as usize].work {
             Work::Launch(launch) => {
                 running.launches += 1;
-                let known = known.as_mut().map(|k| k.begin_launch(queue, launch.kernel.name));
+                let known = known.as_mut().map(|k| k.begin_launch(queue, launch));
                 begin(node, launch.clone(), known);
             }
             work => {
