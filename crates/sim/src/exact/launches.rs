@@ -65,17 +65,19 @@ impl Watch {
         state.launches.len() as u32 - 1
     }
 
-    /// So many slots or more, for lanes that come after all that is in `known`.
-    pub(crate) fn take_slots(&self, count: u32, known: &Known) -> SlotRun {
+    /// So many slots or more, for what comes after all that is in `known`: some of a queue's own, if it
+    /// may have them.
+    pub(crate) fn take_slots(&self, own: &mut Vec<SlotRun>, count: u32, known: &Known) -> SlotRun {
         let state = &mut *self.state.borrow_mut();
         let slots = &mut state.slots;
-        // A lane is taken to know of all that was done in its slot.
-        let is_known = |&slot: &u32| {
+        // What has a slot is taken to know of all that was done in it.
+        let is_known = |slot: u32| {
             let last = slots[slot as usize];
-            known.get(slot as usize).is_some_and(|&known| known + 1 >= last)
+            known.get(slot as usize).copied().unwrap_or(0) + 1 >= last
         };
-        let knows = |run: &SlotRun| (run.first..run.first + run.count).all(|slot| is_known(&slot));
-        take_run(&mut state.free_slots, count, knows).unwrap_or_else(|| {
+        let knows = |run: &SlotRun| (run.first..run.first + run.count).all(is_known);
+        let free = take_run(own, count, knows);
+        free.or_else(|| take_run(&mut state.free_slots, count, knows)).unwrap_or_else(|| {
             let first = slots.len() as u32;
             slots.resize((first + count) as usize, 0);
             SlotRun { first, count }
@@ -96,7 +98,7 @@ pub(crate) struct SlotRun {
 }
 
 /// Takes the shortest one that is long enough and that may be taken; of several the last.
-pub(crate) fn take_run(
+fn take_run(
     free: &mut Vec<SlotRun>,
     count: u32,
     may: impl Fn(&SlotRun) -> bool,

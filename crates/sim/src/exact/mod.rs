@@ -38,7 +38,7 @@ pub use decisions::Decision;
 pub use departures::{Departure, Departures};
 pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
 pub use finding::{Finding, FindingKind, Site};
-pub(crate) use launches::{SlotRun, take_run};
+pub(crate) use launches::SlotRun;
 pub use listeners::{Listeners, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};

@@ -1,6 +1,7 @@
 //! What the work of a device's queues knows of what happened before it, where accesses are watched.
 //!
-//! The lanes of a launch know what the queue's earlier work did. What a host thread submits knows of all
+//! The lanes of a launch know what the queue's earlier work did, and in a graph what the nodes did that they
+//! wait for, whatever of the others may have run before. What a host thread submits knows of all
 //! work that had ended by then, whoever waited for it, and so does what comes after a wait for an event:
 //! so some races between launches are not seen, but none is invented.
 
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::block::Block;
-use crate::exact::{Known, SlotRun, Watch, join, take_run};
+use crate::exact::{Known, SlotRun, Watch, join};
 use crate::work::{Launch, Work};
 
 #[derive(Default)]
@@ -16,8 +17,29 @@ struct QueueKnowledge {
     known: Known,
     /// Slots of lanes that have ended.
     free: Vec<SlotRun>,
-    /// The slot of its moves of bytes, once it has had one.
-    mover: Option<SlotRun>,
+    /// Slots of its moves of bytes: as many as branches of a graph have moved at a time.
+    movers: Vec<SlotRun>,
+}
+
+/// What the nodes of a graph that runs know.
+pub(super) struct GraphKnowledge {
+    before: Known,
+    /// What is known after each node, once it is done.
+    after: Vec<Known>,
+}
+
+impl GraphKnowledge {
+    /// What a node knows that waits for these.
+    pub(super) fn before(&self, nodes: &[u32]) -> Known {
+        let mut known = self.before.clone();
+        nodes.iter().for_each(|&node| join(&mut known, &self.after[node as usize]));
+        known
+    }
+
+    /// A node is done.
+    pub(super) fn done(&mut self, node: u32, after: Known) {
+        self.after[node as usize] = after;
+    }
 }
 
 /// What a launch knows, and what is known after it.
@@ -49,28 +71,39 @@ impl Knowledge {
         self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
     }
 
-    /// The queue begins to move bytes; gives the move's number.
-    pub(super) fn begin_move(&mut self, queue: u64, work: &Work) -> u32 {
-        let QueueKnowledge { known, mover, .. } = self.queues.entry(queue).or_default();
-        let slot = mover.get_or_insert_with(|| self.watch.take_slots(1, known)).first;
-        self.watch.begin_move(slot, self.device, work.name())
+    /// The queue begins a graph of so many nodes.
+    pub(super) fn begin_graph(&mut self, queue: u64, nodes: usize) -> GraphKnowledge {
+        let before = self.queues.entry(queue).or_default().known.clone();
+        GraphKnowledge { before, after: vec![Known::default(); nodes] }
+    }
+
+    /// The queue begins to move bytes after all that is in `before`; gives the move's number.
+    pub(super) fn begin_move(&mut self, queue: u64, work: &Work, before: &Known) -> u32 {
+        let movers = &mut self.queues.entry(queue).or_default().movers;
+        let mover = self.watch.take_slots(movers, 1, before);
+        movers.push(mover);
+        self.watch.begin_move(mover.first, self.device, work.name())
     }
 
     /// A move has moved so many bytes, after as many as `at`.
-    pub(super) fn moved(&mut self, (queue, number): (u64, u32), work: &Work, at: u64, bytes: u64) {
-        let known = &self.queues.entry(queue).or_default().known;
+    pub(super) fn moved(
+        &mut self,
+        number: u32,
+        before: &Known,
+        work: &Work,
+        (at, bytes): (u64, u64),
+    ) {
         let (to, from) = (work.target().0 + at, work.source().map(|from| from + at));
-        self.watch.moved(number, known, (from, to), bytes);
+        self.watch.moved(number, before, (from, to), bytes);
     }
 
-    /// What comes after the move in the queue knows of it.
-    pub(super) fn end_move(&mut self, queue: u64, number: u32) {
-        let known = &mut self.queues.entry(queue).or_default().known;
+    /// What comes after the move knows of it.
+    pub(super) fn end_move(&mut self, queue: u64, number: u32, known: &mut Known) {
         self.watch.end_move(number, known);
+        join(&mut self.queues.entry(queue).or_default().known, known);
     }
 
-    pub(super) fn begin_launch(&mut self, queue: u64, launch: &Launch) -> LaunchKnowledge {
-        let before = self.queues.entry(queue).or_default().known.clone();
+    pub(super) fn begin_launch(&mut self, launch: &Launch, before: Known) -> LaunchKnowledge {
         let lanes = launch.blocks.saturating_mul(launch.threads);
         let launch = self.watch.begin_launch(launch.kernel.name, self.device, lanes);
         LaunchKnowledge { launch, before, after: Known::default(), slots: Vec::new() }
@@ -84,8 +117,7 @@ impl Knowledge {
         lanes: u32,
     ) -> (Rc<Watch>, u32) {
         let free = &mut self.queues.entry(queue).or_default().free;
-        let own = take_run(free, lanes, |_| true);
-        let slots = own.unwrap_or_else(|| self.watch.take_slots(lanes, &launch.before));
+        let slots = self.watch.take_slots(free, lanes, &launch.before);
         launch.slots.push(slots);
         let (block, lanes) = ((launch.launch, block), (slots.first, lanes));
         let first = self.watch.begin_block(block, lanes, &launch.before);
@@ -98,18 +130,22 @@ impl Knowledge {
         }
     }
 
-    pub(super) fn end_launch(&mut self, queue: u64, launch: LaunchKnowledge) {
+    /// Gives what is known after it.
+    pub(super) fn end_launch(&mut self, queue: u64, mut launch: LaunchKnowledge) -> Known {
         let of_queue = self.queues.entry(queue).or_default();
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
         of_queue.free.extend(launch.slots.into_iter().rev());
         self.watch.host_learns(&launch.after);
+        join(&mut launch.after, &launch.before);
+        launch.after
     }
+
     /// The queue has done all that it had, and gets no more.
     pub(super) fn closed(&mut self, queue: u64) {
         if let Some(of_queue) = self.queues.remove(&queue) {
             self.watch.give_slots(of_queue.free);
-            self.watch.give_slots(of_queue.mover);
+            self.watch.give_slots(of_queue.movers);
         }
     }
 }

@@ -388,13 +388,17 @@ impl Scheduler {
         }
         if run.resident == 0 && run.next_block == run.launch.blocks {
             let run = self.runs.remove(at);
-            if let (Some(all), Some(known)) = (&mut self.known, run.known) {
-                all.end_launch(run.queue, known);
-            }
-            if let Some(queue) = self.queue(run.queue) {
-                queue.launch_done(run.node);
-            }
+            self.end_launch(run);
             self.advance = true;
+        }
+    }
+
+    /// All blocks of a launch have ended.
+    fn end_launch(&mut self, run: Run) {
+        let known = self.known.as_mut().zip(run.known);
+        let after = known.map(|(all, known)| all.end_launch(run.queue, known));
+        if let Some(queue) = self.queue(run.queue) {
+            queue.launch_done(run.node, after);
         }
     }
 
@@ -422,12 +426,7 @@ impl Scheduler {
             block.stop(&mut self.stacks);
         }
         for run in stopped {
-            if let (Some(all), Some(known)) = (&mut self.known, run.known) {
-                all.end_launch(run.queue, known);
-            }
-            if let Some(queue) = self.queue(id) {
-                queue.launch_done(run.node);
-            }
+            self.end_launch(run);
         }
         self.advance = true;
         self.begin = true;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::known::{Knowledge, LaunchKnowledge};
+use super::known::{GraphKnowledge, Knowledge, LaunchKnowledge};
+use crate::exact::Known;
 use crate::inbox::{Inbox, Item, QueueShared};
 use crate::work::{Launch, Work};
 use crate::{Graph, Point, Stopped};
@@ -23,8 +24,8 @@ struct Move {
     node: u32,
     /// How far it is.
     at: u64,
-    /// Its number where accesses are watched.
-    number: Option<u32>,
+    /// Its number where accesses are watched, and what it knows of.
+    known: Option<(u32, Known)>,
 }
 
 /// A graph that runs.
@@ -37,17 +38,29 @@ struct Running {
     moves: Vec<Move>,
     launches: u32,
     left: usize,
+    /// What nodes know, where accesses are watched.
+    known: Option<GraphKnowledge>,
 }
 
 impl Running {
-    fn new(graph: Arc<Graph>) -> Self {
+    fn new(graph: Arc<Graph>, known: Option<GraphKnowledge>) -> Self {
         let missing: Vec<u32> = graph.nodes.iter().map(|node| node.after.len() as u32).collect();
         let ready = (0..missing.len() as u32).filter(|&n| missing[n as usize] == 0).collect();
         let left = missing.len();
-        Running { graph, missing, ready, moves: Vec::new(), launches: 0, left }
+        Running { graph, missing, ready, moves: Vec::new(), launches: 0, left, known }
     }
 
-    fn done(&mut self, node: u32) {
+    /// What a node knows before it begins.
+    fn before(&self, node: u32) -> Known {
+        let after = &self.graph.nodes[node as usize].after;
+        self.known.as_ref().map_or_else(Known::default, |known| known.before(after))
+    }
+
+    /// A node is done; `after` is known after it.
+    fn done(&mut self, node: u32, after: Option<Known>) {
+        if let (Some(known), Some(after)) = (&mut self.known, after) {
+            known.done(node, after);
+        }
         self.left -= 1;
         for &follower in &self.graph.followers[node as usize] {
             self.missing[follower as usize] -= 1;
@@ -118,10 +131,10 @@ impl Queue {
     }
 
     /// A launch of the running graph has ended.
-    pub(super) fn launch_done(&mut self, node: u32) {
+    pub(super) fn launch_done(&mut self, node: u32, after: Option<Known>) {
         if let Some(Current::Running(running)) = &mut self.current {
             running.launches -= 1;
-            running.done(node);
+            running.done(node, after);
         }
     }
 
@@ -195,7 +208,9 @@ impl Queue {
             }
             _ if self.stopped => {}
             Item::Graph(graph) => {
-                self.current = Some(Current::Running(Running::new(graph)));
+                let nodes = graph.nodes.len();
+                let known = known.map(|known| known.begin_graph(self.shared.id, nodes));
+                self.current = Some(Current::Running(Running::new(graph, known)));
                 return;
             }
             Item::Wait(point) => {
@@ -228,12 +243,15 @@ fn step(
         match &running.graph.nodes[node as usize].work {
             Work::Launch(launch) => {
                 running.launches += 1;
-                let known = known.as_mut().map(|k| k.begin_launch(queue, launch));
+                let known = known.as_mut().map(|k| k.begin_launch(launch, running.before(node)));
                 begin(node, launch.clone(), known);
             }
             work => {
-                let number = known.as_mut().map(|known| known.begin_move(queue, work));
-                running.moves.push(Move { node, at: 0, number });
+                let known = known.as_mut().map(|known| {
+                    let before = running.before(node);
+                    (known.begin_move(queue, work, &before), before)
+                });
+                running.moves.push(Move { node, at: 0, known });
             }
         }
         // A short move is over at once, and what follows it can begin in this turn.
@@ -245,26 +263,25 @@ fn step(
 fn move_bytes(running: &mut Running, queue: u64, known: &mut Option<&mut Knowledge>) {
     let mut index = 0;
     while index < running.moves.len() {
-        let Move { node, at, number } = running.moves[index];
-        let work = &running.graph.nodes[node as usize].work;
-        let next = move_chunk(work, at);
-        if let (Some(known), Some(number)) = (known.as_mut(), number) {
+        let Move { node, at, known: of_move } = &mut running.moves[index];
+        let (node, work) = (*node, &running.graph.nodes[*node as usize].work);
+        let next = move_chunk(work, *at);
+        if let (Some(known), Some((number, before))) = (known.as_mut(), &of_move) {
             let (_, bytes) = work.target();
-            known.moved((queue, number), work, at, next.unwrap_or(bytes) - at);
-            if next.is_none() {
-                known.end_move(queue, number);
-            }
+            known.moved(*number, before, work, (*at, next.unwrap_or(bytes) - *at));
         }
-        match next {
-            Some(next) => {
-                running.moves[index].at = next;
-                index += 1;
-            }
-            None => {
-                running.moves.swap_remove(index);
-                running.done(node);
-            }
+        if let Some(next) = next {
+            *at = next;
+            index += 1;
+            continue;
         }
+        let mut after = None;
+        if let (Some(known), Some((number, mut before))) = (known.as_mut(), of_move.take()) {
+            known.end_move(queue, number, &mut before);
+            after = Some(before);
+        }
+        running.moves.swap_remove(index);
+        running.done(node, after);
     }
 }
 

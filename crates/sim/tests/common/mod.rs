@@ -97,6 +97,18 @@ pub fn launch_kernel<A: KernelArgs>(
     (blocks, threads, shared): (u32, u32, u32),
     args: &A,
 ) -> u64 {
+    let work = launch_work(queue, kernel, (blocks, threads, shared), args);
+    // SAFETY: the tests keep their memory until the launch has ended.
+    queue.run(Arc::new(unsafe { Graph::single(work) }))
+}
+
+/// A launch, for a graph.
+pub fn launch_work<A: KernelArgs>(
+    queue: &Queue,
+    kernel: &'static Kernel,
+    (blocks, threads, shared): (u32, u32, u32),
+    args: &A,
+) -> Work {
     // SAFETY: plain data.
     let bytes = unsafe {
         std::slice::from_raw_parts(std::ptr::from_ref(args).cast::<u8>(), size_of::<A>())
@@ -104,8 +116,7 @@ pub fn launch_kernel<A: KernelArgs>(
     let config = queue.device().config();
     // SAFETY: the tests keep their memory until the launch has ended.
     let launch = unsafe { Launch::new(kernel, blocks, threads, shared, bytes, config) };
-    // SAFETY: as above.
-    queue.run(Arc::new(unsafe { Graph::single(Work::Launch(launch.expect("a valid launch"))) }))
+    Work::Launch(launch.expect("a valid launch"))
 }
 
 pub fn finish(queue: &Queue) {
