@@ -7,26 +7,50 @@ use crate::shell::{run, succeeds};
 
 struct Program {
     name: &'static str,
-    /// Names of its program, and what its version says.
+    /// Names of its program, the option that makes it say what it is, and a word that it says then.
     programs: &'static [&'static str],
+    asked: &'static str,
     words: &'static str,
     debian: &'static str,
+    /// Another way to get it.
+    or: Option<&'static str>,
 }
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     Program {
         name: "mpirun of Open MPI",
         programs: &["mpirun.openmpi", "mpirun"],
+        asked: "--version",
         words: "Open MPI",
         debian: "openmpi-bin",
+        or: None,
     },
     Program {
         name: "mpiexec of MPICH",
         programs: &["mpiexec.hydra", "mpiexec"],
+        asked: "--version",
         words: "HYDRA",
         debian: "mpich",
+        or: None,
     },
-    Program { name: "ip of iproute2", programs: &["ip"], words: "iproute2", debian: "iproute2" },
+    // By far the largest: 180 packages of 150 MB, which take three quarters of a minute. What PyPI has for
+    // x86-64 is more than 500 MB, and does not start without the libraries of CUDA, which are more again.
+    Program {
+        name: "torchrun of PyTorch",
+        programs: &["torchrun"],
+        asked: "--help",
+        words: "--rdzv",
+        debian: "python3-torch",
+        or: Some("pip install torch"),
+    },
+    Program {
+        name: "ip of iproute2",
+        programs: &["ip"],
+        asked: "-V",
+        words: "iproute2",
+        debian: "iproute2",
+        or: None,
+    },
 ];
 
 /// Installs those that are not here, as root where there is apt-get; gives what is missing then, and how
@@ -37,31 +61,33 @@ pub(crate) fn install() -> Vec<String> {
     if !packages.is_empty() && is_root() && succeeds(Command::new("apt-get").arg("--version")) {
         let install = || {
             let mut command = Command::new("apt-get");
-            command.args(["install", "-qq", "--yes", "--no-install-recommends"]).args(&packages);
+            command.args(["install", "-qq", "--yes", "--no-install-recommends"]);
+            command.args(RETRY).args(&packages);
             run(command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()))
         };
         // The lists may be old, or not there. What fails is missing, and told below.
-        if install().is_err() && run(Command::new("apt-get").arg("update")).is_ok() {
+        if install().is_err() && run(Command::new("apt-get").arg("update").args(RETRY)).is_ok() {
             let _ = install();
         }
     }
-    missing()
-        .map(|program| {
-            let Program { name, debian, .. } = program;
-            format!("  {name}: on Debian `apt-get install {debian}` as root")
-        })
-        .collect()
+    missing().map(Program::how_to_get).collect()
 }
+
+/// What fails to download is tried again, as networks fail for a moment.
+const RETRY: [&str; 2] = ["-o", "Acquire::Retries=3"];
 
 impl Program {
     fn is_here(&self) -> bool {
         self.programs.iter().any(|program| {
-            // Not every program has the long option.
-            ["--version", "-V"].iter().any(|version| {
-                let output = Command::new(program).arg(version).stdin(Stdio::null()).output();
-                output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(self.words))
-            })
+            let output = Command::new(program).arg(self.asked).stdin(Stdio::null()).output();
+            output.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(self.words))
         })
+    }
+
+    fn how_to_get(&self) -> String {
+        let Program { name, debian, .. } = self;
+        let or = self.or.map_or(String::new(), |command| format!(", or `{command}`"));
+        format!("  {name}: on Debian `apt-get install {debian}` as root{or}")
     }
 }
 
@@ -74,11 +100,27 @@ fn is_root() -> bool {
 mod tests {
     use super::*;
 
+    fn cargo_by(asked: &'static str, words: &'static str) -> Program {
+        let programs = &["nothing-here", "cargo"];
+        Program { name: "cargo", programs, asked, words, debian: "cargo", or: None }
+    }
+
     #[test]
     fn a_program_is_known_by_what_it_says_of_itself() {
-        let with =
-            |words| Program { name: "", programs: &["nothing-here", "cargo"], words, debian: "" };
-        assert!(with("cargo").is_here());
-        assert!(!with("Open MPI").is_here());
+        assert!(cargo_by("--version", "cargo").is_here());
+        assert!(cargo_by("--help", "Usage").is_here());
+        assert!(!cargo_by("--version", "Open MPI").is_here());
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_every_way_to_get_it() {
+        let cargo = cargo_by("--version", "cargo");
+        let debian = "  cargo: on Debian `apt-get install cargo` as root";
+        assert_eq!(cargo.how_to_get(), debian);
+        let or = Some("pip install cargo");
+        assert_eq!(
+            Program { or, ..cargo }.how_to_get(),
+            format!("{debian}, or `pip install cargo`")
+        );
     }
 }

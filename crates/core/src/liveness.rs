@@ -102,6 +102,14 @@ pub(crate) struct Branch {
     pub(crate) stream: OwnedFd,
 }
 
+/// Whose ranks a tree watches over. A process notices the same end in the bootstrap's tree and in that of
+/// each communicator: the log tells it once for a communicator, and of the bootstrap to who looks closer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Bootstrap,
+    Communicator,
+}
+
 /// One rank's part in watching over a communicator. Dropping it is leaving, unless the thread that
 /// drops it panics: then this rank has failed.
 pub struct Liveness {
@@ -140,20 +148,21 @@ impl Liveness {
             let elsewhere = bootstrap.host_id(peer) != bootstrap.host_id(rank);
             branches.push(Branch { peer, elsewhere, stream: bootstrap.stream(peer, LABEL)? });
         }
-        Liveness::watch(rank, pace, listener, branches)
+        Liveness::watch(rank, Group::Communicator, pace, listener, branches)
     }
 
-    /// Watches over connections that are there already.
-    pub(crate) fn over(
+    /// Watches over the ranks of a bootstrap, by connections that are there already.
+    pub(crate) fn of_bootstrap(
         rank: u32,
         listener: Box<dyn Listener>,
         branches: Vec<Branch>,
     ) -> Result<Liveness> {
-        Liveness::watch(rank, Pace::default(), listener, branches)
+        Liveness::watch(rank, Group::Bootstrap, Pace::default(), listener, branches)
     }
 
     fn watch(
         rank: u32,
+        group: Group,
         pace: Pace,
         listener: Box<dyn Listener>,
         branches: Vec<Branch>,
@@ -162,7 +171,7 @@ impl Liveness {
         mscclrs_log::debug!(LIVENESS, rank, neighbours = ?watched, "watching over neighbours");
         exit::prepare();
         let (tree, registration) =
-            watcher::register(|watch| Tree::new(rank, pace, listener, branches, watch))?;
+            watcher::register(|watch| Tree::new(rank, group, pace, listener, branches, watch))?;
         Ok(Liveness { registration: Some(registration), tree })
     }
 
@@ -255,6 +264,7 @@ struct Tree {
 
 struct State {
     rank: u32,
+    group: Group,
     links: Vec<Link>,
     loss: Option<Loss>,
     /// In the order in which they were heard of, and for looking up.
@@ -278,6 +288,7 @@ struct Link {
 impl Tree {
     fn new(
         rank: u32,
+        group: Group,
         pace: Pace,
         listener: Box<dyn Listener>,
         branches: Vec<Branch>,
@@ -302,7 +313,8 @@ impl Tree {
                 spoke,
             });
         }
-        let state = State { rank, links, loss: None, left: Default::default(), ticked: now };
+        let left = Default::default();
+        let state = State { rank, group, links, loss: None, left, ticked: now };
         Ok(Arc::new(Tree { rank, pace, listener, watch, state: Mutex::new(state) }))
     }
 
@@ -383,14 +395,15 @@ impl State {
             return;
         }
         let from = self.links.iter().find(|link| Some(link.key) == except);
-        mscclrs_log::info!(
-            LIVENESS,
-            rank = self.rank,
-            lost = loss.rank,
-            told_by = from.map(|link| link.peer),
-            why = %loss,
-            "a rank is lost"
-        );
+        let (rank, lost, told_by) = (self.rank, loss.rank, from.map(|link| link.peer));
+        match self.group {
+            Group::Bootstrap => mscclrs_log::debug!(
+                LIVENESS, rank, lost, told_by, why = %loss, "a rank is lost to the bootstrap"
+            ),
+            Group::Communicator => {
+                mscclrs_log::info!(LIVENESS, rank, lost, told_by, why = %loss, "a rank is lost");
+            }
+        }
         self.loss = Some(loss.clone());
         let frame = Frame::Lost(loss.clone());
         for link in self.links.iter_mut().filter(|link| Some(link.key) != except) {
@@ -402,7 +415,15 @@ impl State {
     fn tell_left(&mut self, rank: u32, except: u32, news: &mut News) {
         if self.left.1.insert(rank) {
             self.left.0.push(rank);
-            mscclrs_log::info!(LIVENESS, rank = self.rank, peer = rank, "a rank has left");
+            let (me, peer) = (self.rank, rank);
+            match self.group {
+                Group::Bootstrap => {
+                    mscclrs_log::debug!(LIVENESS, rank = me, peer, "a rank has left the bootstrap");
+                }
+                Group::Communicator => {
+                    mscclrs_log::info!(LIVENESS, rank = me, peer, "a rank has left");
+                }
+            }
             for link in self.links.iter_mut().filter(|link| link.key != except) {
                 link.put(&Frame::Left(rank));
             }

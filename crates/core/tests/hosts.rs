@@ -6,26 +6,24 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Read};
+mod process;
+
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclrs_core::bootstrap::{Address, Config, InterfaceFilter, Secret};
 use mscclrs_core::{Bootstrap, Liveness, Loss, TcpBootstrap, UniqueId};
+use process::{Process, START, say, wait_for_input};
 
-const ROLE: &str = "HOSTS_TEST_ROLE";
-/// For a process to start and the ranks to meet, on a busy machine.
-const START: Duration = Duration::from_secs(20);
 /// Silence of five seconds is a loss; heartbeats come every second.
 const LOSS: Duration = Duration::from_secs(9);
 
 /// What a started process does; without a role, as among the tests, nothing.
 #[test]
 fn started_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = process::role() else { return };
     let parts: Vec<&str> = role.split_whitespace().collect();
     match parts[..] {
         // Holds a namespace.
@@ -75,85 +73,37 @@ fn config(rank: &str, n: &str, address: &str, secret: &str, seconds: &str) -> Co
     config
 }
 
-fn wait_for_input() {
-    let _ = std::io::stdin().read(&mut [0]);
-}
-
-fn say(text: &str) {
-    println!("\n> {text}");
-}
-
-struct Process {
-    child: Child,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Process {
-    /// In a namespace of its own, or in that of a host.
-    fn start(role: &str, host: Option<&Process>) -> Process {
-        let me = std::env::current_exe().unwrap();
-        let mut command = match host {
-            None => {
-                let mut command = Command::new(me);
-                // SAFETY: unshare is a plain system call.
-                unsafe {
-                    command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
-                        0 => Ok(()),
-                        _ => Err(std::io::Error::last_os_error()),
-                    })
-                };
-                command
-            }
-            Some(host) => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net=/proc/{}/ns/net", host.child.id())).arg(me);
-                command
-            }
+/// In a namespace of its own, or in that of a host.
+fn start(role: &str, host: Option<&Process>) -> Process {
+    let Some(host) = host else {
+        let mut command = process::program();
+        // SAFETY: unshare is a plain system call.
+        unsafe {
+            command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
         };
-        let mut child = command
-            .args(["--exact", "started_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if let Some(said) = line.strip_prefix("> ") {
-                    let _ = sender.send(said.to_owned());
-                }
-            }
-        });
-        Process { child, lines }
-    }
-
-    #[track_caller]
-    fn hear(&self, limit: Duration) -> String {
-        self.lines.recv_timeout(limit).expect("a process said nothing in time")
-    }
-
-    /// Runs `ip` in the process's namespace.
-    #[track_caller]
-    fn ip(&self, arguments: &str) {
-        let output = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", self.child.id()))
-            .arg("ip")
-            .args(arguments.split_whitespace())
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ip {arguments}: {error}");
-    }
+        return Process::start_by(command, role);
+    };
+    let mut command = inside(host);
+    command.arg(process::program().get_program());
+    Process::start_by(command, role)
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What runs the program behind it in a process's namespace.
+fn inside(host: &Process) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", host.child.id()));
+    command
+}
+
+/// Runs `ip` in a process's namespace.
+#[track_caller]
+fn ip(host: &Process, arguments: &str) {
+    let output = inside(host).arg("ip").args(arguments.split_whitespace()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {error}");
 }
 
 /// Hosts with 10.77.0.N, fd77::N and fe80::77:N on eth0, N from 1, and the switch between them.
@@ -169,22 +119,22 @@ impl Hosts {
             eprintln!("not tested here: {why}");
             return None;
         }
-        let switch = Process::start("host", None);
+        let switch = start("host", None);
         assert_eq!(switch.hear(START), "here");
-        switch.ip("link add br0 type bridge");
-        switch.ip("link set br0 up");
+        ip(&switch, "link add br0 type bridge");
+        ip(&switch, "link set br0 up");
         let hosts = (1..=count)
             .map(|n| {
-                let host = Process::start("host", None);
+                let host = start("host", None);
                 assert_eq!(host.hear(START), "here");
                 let pid = host.child.id();
-                switch.ip(&format!("link add p{n} type veth peer name eth0 netns {pid}"));
-                switch.ip(&format!("link set p{n} master br0 up"));
-                host.ip("link set lo up");
-                host.ip(&format!("addr add 10.77.0.{n}/24 dev eth0"));
-                host.ip("link set eth0 up");
-                host.ip(&format!("addr add fd77::{n}/64 dev eth0 nodad"));
-                host.ip(&format!("addr add fe80::77:{n}/64 dev eth0 nodad"));
+                ip(&switch, &format!("link add p{n} type veth peer name eth0 netns {pid}"));
+                ip(&switch, &format!("link set p{n} master br0 up"));
+                ip(&host, "link set lo up");
+                ip(&host, &format!("addr add 10.77.0.{n}/24 dev eth0"));
+                ip(&host, "link set eth0 up");
+                ip(&host, &format!("addr add fd77::{n}/64 dev eth0 nodad"));
+                ip(&host, &format!("addr add fe80::77:{n}/64 dev eth0 nodad"));
                 host
             })
             .collect();
@@ -194,11 +144,11 @@ impl Hosts {
     /// Rank `rank` of `n` on the host of that number.
     fn rank(&self, rank: usize, n: usize, address: &str, seconds: u32) -> Process {
         let role = format!("rank {rank} {n} {address} right {seconds}");
-        Process::start(&role, Some(&self.hosts[rank]))
+        start(&role, Some(&self.hosts[rank]))
     }
 
     fn cut(&self, host: usize) {
-        self.switch.ip(&format!("link set p{} down", host + 1));
+        ip(&self.switch, &format!("link set p{} down", host + 1));
     }
 }
 
@@ -228,7 +178,7 @@ fn hosts_meet_while_a_stranger_keeps_trying() {
     let Some(hosts) = Hosts::new(3) else { return };
     let address = "10.77.0.1:29400";
     let first = hosts.rank(0, 2, address, 20);
-    let stranger = Process::start(&format!("stranger {address}"), Some(&hosts.hosts[2]));
+    let stranger = start(&format!("stranger {address}"), Some(&hosts.hosts[2]));
     let refused = stranger.hear(START);
     assert!(refused.contains("secret"), "{refused}");
     let second = hosts.rank(1, 2, address, 20);
@@ -294,7 +244,7 @@ fn a_host_without_a_network_is_told_so() {
         eprintln!("not tested here: {why}");
         return;
     }
-    let alone = Process::start("id", None);
+    let alone = start("id", None);
     let error = alone.hear(START);
     assert!(error.starts_with("error no network interface"), "{error}");
 }

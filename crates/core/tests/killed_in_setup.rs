@@ -2,10 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+mod process;
 
-use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,7 @@ use common::Rank;
 use mscclrs_core::bootstrap::{Address, Config, InterfaceFilter, Rendezvous, Secret};
 use mscclrs_core::{Communicator, Result, TcpBootstrap, UniqueId};
 use mscclrs_gpu::{BackendKind, Device};
-
-const ROLE: &str = "KILLED_IN_SETUP_ROLE";
+use process::{Process, say};
 
 const RANKS: u32 = 4;
 
@@ -37,8 +35,8 @@ fn now_us() -> u64 {
 
 /// What a rank's process does; without a role, as among the tests, nothing.
 #[test]
-fn rank_of_a_round() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+fn started_process() {
+    let Some(role) = process::role() else { return };
     let parts: Vec<&str> = role.split_whitespace().collect();
     let [rank, ranks, meeting, dies] = parts[..] else { panic!("{role}") };
     let rendezvous: Rendezvous = match meeting.parse::<UniqueId>() {
@@ -48,7 +46,7 @@ fn rank_of_a_round() {
     if let Ok(after) = dies.parse() {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_micros(after));
-            println!("\n> died {}", now_us());
+            say(&format!("died {}", now_us()));
             let me = rustix::process::getpid();
             rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
         });
@@ -60,7 +58,7 @@ fn rank_of_a_round() {
         Err(error) => error.to_string(),
         Ok(()) => "nothing".into(),
     };
-    println!("\n> heard {} {error}", now_us());
+    say(&format!("heard {} {error}", now_us()));
 }
 
 /// All that a program sets up, then until a rank is lost.
@@ -88,38 +86,13 @@ fn set_up(config: Config) -> Result<()> {
     Ok(())
 }
 
-/// A rank's process; none outlives its round.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    fn start(role: &str) -> Process {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "rank_of_a_round", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Process(child)
-    }
-
-    /// What it said behind `word` before it ended, with the time.
-    fn said(&mut self) -> impl Fn(&str) -> Option<(u64, String)> + use<> {
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        move |word| {
-            let line = text.lines().find_map(|line| line.strip_prefix(&format!("> {word} ")))?;
-            let (time, rest) = line.split_once(' ').unwrap_or((line, ""));
-            Some((time.parse().unwrap(), rest.to_owned()))
-        }
+/// What a process said behind `word` before it ended, with the time.
+fn said(process: &Process) -> impl Fn(&str) -> Option<(u64, String)> + use<> {
+    let lines = process.hear_out();
+    move |word| {
+        let line = lines.iter().find_map(|line| line.strip_prefix(&format!("{word} ")))?;
+        let (time, rest) = line.split_once(' ').unwrap_or((line, ""));
+        Some((time.parse().unwrap(), rest.to_owned()))
     }
 }
 
@@ -144,8 +117,8 @@ fn round(number: u64, victim: u32, after: u64) -> bool {
         let dies = if rank == victim { after.to_string() } else { "never".into() };
         Process::start(&format!("{rank} {RANKS} {meeting} {dies}"))
     };
-    let mut processes: Vec<Process> = (0..RANKS).map(start).collect();
-    let said: Vec<_> = processes.iter_mut().map(Process::said).collect();
+    let processes: Vec<Process> = (0..RANKS).map(start).collect();
+    let said: Vec<_> = processes.iter().map(said).collect();
     let (died, _) = said[victim as usize]("died").unwrap_or_else(|| {
         let error = said[victim as usize]("heard");
         panic!("rank {victim} at {meeting} ends before its {after} us are over: {error:?}")

@@ -1,11 +1,15 @@
 //! The log of a program that uses the library: this test binary starts itself again.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mscclrs_core::{Bootstrap, Communicator, LocalBootstrap};
+use common::Rank;
+use mscclrs_core::bootstrap::{Config, InterfaceFilter};
+use mscclrs_core::{Bootstrap, Communicator, LocalBootstrap, TcpBootstrap, UniqueId};
 use mscclrs_gpu::{BackendKind, Device};
 use mscclrs_log::{Level, Settings, install};
 
@@ -22,6 +26,7 @@ fn a_program_of_its_own() {
             let own = Settings { level: Level::Error, ..Settings::default() };
             assert!(install(own).unwrap());
         }
+        "leaves" | "panics" => return last_words(),
         role => panic!("{role}"),
     }
     let ranks = LocalBootstrap::create(2, Duration::from_secs(10));
@@ -37,6 +42,44 @@ fn a_program_of_its_own() {
     for error in errors.into_iter().filter_map(Result::err) {
         println!("failed: {error}");
     }
+}
+
+/// Two ranks meet by TCP. One goes, as its role says; the other stays until it has heard of that by the
+/// communicator and by the bootstrap.
+fn last_words() {
+    let lo: InterfaceFilter = "=lo".parse().unwrap();
+    let id = UniqueId::create(&lo).unwrap();
+    let ready = |rank| {
+        let mut config = Config::new(rank, 2, id.clone());
+        config.timeout = Some(Duration::from_secs(10));
+        let bootstrap = Arc::new(TcpBootstrap::new(config).unwrap());
+        let device = Device::open(BackendKind::Cpu, rank).unwrap();
+        let rank = Rank::new(Communicator::new(bootstrap.clone(), device).unwrap());
+        let peer = 1 - rank.rank();
+        let semaphore = rank.semaphore(&rank.connect(peer, 1), 1);
+        bootstrap.barrier().unwrap();
+        (bootstrap, rank, semaphore)
+    };
+    std::thread::scope(|scope| {
+        let goes = scope.spawn(|| {
+            let _held = ready(1);
+            assert!(std::env::var(ROLE).unwrap() == "leaves", "as it is to");
+        });
+        let stays = scope.spawn(|| {
+            let (bootstrap, rank, semaphore) = ready(0);
+            rank.launch_semaphore("wait_signals", &semaphore, 1).unwrap();
+            rank.synchronize().unwrap_err();
+            let since = Instant::now();
+            while !bootstrap.barrier().unwrap_err().to_string().contains(" left")
+                && bootstrap.lost().is_none()
+            {
+                assert!(since.elapsed() < Duration::from_secs(10), "the bootstrap does not know");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let _ = goes.join();
+        stays.join().unwrap();
+    });
 }
 
 fn start(role: &str, variables: &[(&str, &str)]) -> Output {
@@ -76,6 +119,19 @@ fn first_communicator_begins_the_log() {
     assert_eq!(count("INIT a communicator is made"), 2, "{said}");
     assert_eq!(count("[1] INFO INIT a communicator is made"), 1, "{said}");
     assert!(said.lines().all(mscclrs_log::is_line), "{said}");
+}
+
+#[test]
+fn who_goes_is_told_once_for_a_communicator_and_of_the_bootstrap_to_who_looks_closer() {
+    for (role, line) in [("leaves", "a rank has left"), ("panics", "a rank is lost")] {
+        let count = |level: &str, text: &str| {
+            let said = stderr(&start(role, &[("MSCCLRS_DEBUG", level)]));
+            said.lines().filter(|said| said.contains(text) && said.contains(line)).count()
+        };
+        assert_eq!(count("info", "[0] INFO LIVENESS "), 1, "{line}");
+        assert_eq!(count("debug", "[0] DEBUG LIVENESS "), 1, "{line}");
+        assert_eq!(count("info", "bootstrap"), 0, "{line}");
+    }
 }
 
 #[test]

@@ -2,23 +2,23 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod process;
+
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mscclrs_core::bootstrap::{Config, InterfaceFilter};
 use mscclrs_core::{Bootstrap, FdService, FdTicket, Liveness, Loss, TcpBootstrap, UniqueId};
+use process::{Process, START, say, wait_for_input};
 
-const ROLE: &str = "PROCESSES_TEST_ROLE";
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a started process does; without a role, as among the tests, nothing.
 #[test]
 fn started_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Some(role) = process::role() else { return };
     let parts: Vec<&str> = role.split_whitespace().collect();
     if let ["fetch", ticket] = parts[..] {
         let ticket: FdTicket = serde_json::from_str(ticket).unwrap();
@@ -39,7 +39,7 @@ fn started_process() {
     match end {
         // Until it is killed, or its input ends.
         "stay" => {
-            let _ = std::io::stdin().read(&mut [0]);
+            wait_for_input();
             drop(liveness);
         }
         // Exits without dropping anything.
@@ -72,57 +72,6 @@ fn started_process() {
     }
 }
 
-fn wait_for_input() {
-    std::io::stdin().read_exact(&mut [0]).unwrap();
-}
-
-fn say(text: &str) {
-    println!("\n> {text}");
-}
-
-struct Process {
-    child: Child,
-    lines: mpsc::Receiver<String>,
-}
-
-impl Process {
-    fn start(role: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "started_process", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if let Some(said) = line.strip_prefix("> ") {
-                    let _ = sender.send(said.to_owned());
-                }
-            }
-        });
-        Process { child, lines }
-    }
-
-    fn hear(&self, limit: Duration) -> String {
-        self.lines.recv_timeout(limit).unwrap()
-    }
-
-    fn go(&mut self) {
-        self.child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Processes of which one ends in its own way.
 fn start(n: usize, odd: usize, end: &str) -> Vec<Process> {
     let lo: InterfaceFilter = "=lo".parse().unwrap();
@@ -134,7 +83,7 @@ fn start(n: usize, odd: usize, end: &str) -> Vec<Process> {
         })
         .collect();
     for process in &processes {
-        assert_eq!(process.hear(Duration::from_secs(20)), "ready");
+        assert_eq!(process.hear(START), "ready");
     }
     processes
 }
@@ -183,5 +132,5 @@ fn a_descriptor_reaches_another_process() {
     let offer = service.offer(reader).unwrap();
     let ticket = serde_json::to_string(offer.ticket()).unwrap();
     let process = Process::start(&format!("fetch {ticket}"));
-    assert_eq!(process.hear(Duration::from_secs(20)), "read hello");
+    assert_eq!(process.hear(START), "read hello");
 }

@@ -9,6 +9,7 @@
 mod backend;
 mod buffer;
 mod capture;
+mod cgroup;
 mod cpu;
 mod cuda;
 mod device;
@@ -27,6 +28,7 @@ mod stream;
 pub mod topology;
 
 pub use buffer::{Buffer, MemoryKind};
+pub use cgroup::{GroupLimit, group_memory_limit};
 pub use cpu::CpuConfig;
 pub use device::{
     BackendKind, Device, Function, available_backends, default_backend, device_count,

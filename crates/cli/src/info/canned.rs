@@ -38,6 +38,11 @@ pub(super) fn info() -> Info {
             open_files: Limit { soft: Some(1 << 20), hard: Some(1 << 20) },
             locked_bytes: Limit { soft: None, hard: None },
             shared_memory: Some(SharedMemory { bytes: 64 << 30, free_bytes: 60 << 30 }),
+            group_memory: Some(GroupMemory {
+                bytes: 128 << 30,
+                used_bytes: 3 << 30,
+                file: "/sys/fs/cgroup/job_7/memory.max".into(),
+            }),
         },
         variables: variables::all(Source::new(&values)),
         other_variables: vec![OtherVariable {
@@ -129,6 +134,7 @@ pub(super) fn bare() -> Info {
             open_files: Limit { soft: Some(1024), hard: Some(524_288) },
             locked_bytes: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
             shared_memory: Some(SharedMemory { bytes: 4 << 30, free_bytes: 4 << 30 }),
+            group_memory: None,
         },
         variables: variables::all(Source::new(&|_| None)),
         other_variables: Vec::new(),

@@ -208,6 +208,7 @@ pub(super) struct Limits {
     pub(super) open_files: Limit,
     pub(super) locked_bytes: Limit,
     pub(super) shared_memory: Option<SharedMemory>,
+    pub(super) group_memory: Option<GroupMemory>,
 }
 
 /// A limit; null is none.
@@ -222,6 +223,14 @@ pub(super) struct Limit {
 pub(super) struct SharedMemory {
     pub(super) bytes: u64,
     pub(super) free_bytes: u64,
+}
+
+/// What the control group that allows the least lets its processes use together.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct GroupMemory {
+    pub(super) bytes: u64,
+    pub(super) used_bytes: u64,
+    pub(super) file: String,
 }
 
 /// An environment variable of the project's.

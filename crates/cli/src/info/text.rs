@@ -2,7 +2,8 @@
 
 use super::layout::{bits_per_second, bytes, bytes_per_second, paragraph, table};
 use super::model::{
-    Area, Device, FabricState, Info, Interface, InterfaceKind, Limit, Problem, RdmaDevice, Variable,
+    Area, Device, FabricState, GroupMemory, Info, Interface, InterfaceKind, Limit, Problem,
+    RdmaDevice, Variable,
 };
 
 /// The whole report; the problems come last, where a terminal ends.
@@ -316,15 +317,16 @@ fn limits(to: &mut String, info: &Info) {
     let shared = limits.shared_memory.map_or("not there".into(), |memory| {
         format!("{}, {} free", bytes(memory.bytes), bytes(memory.free_bytes))
     });
-    table(
-        to,
-        2,
-        &[
-            row("open files", limits.open_files, &|files| files.to_string()),
-            row("locked memory", limits.locked_bytes, &bytes),
-            vec!["/dev/shm".into(), shared],
-        ],
-    );
+    let mut rows = vec![
+        row("open files", limits.open_files, &|files| files.to_string()),
+        row("locked memory", limits.locked_bytes, &bytes),
+        vec!["/dev/shm".into(), shared],
+    ];
+    if let Some(GroupMemory { bytes: most, used_bytes, file }) = &limits.group_memory {
+        let text = format!("{}, {} in use: {file}", bytes(*most), bytes(*used_bytes));
+        rows.push(vec!["control group".into(), text]);
+    }
+    table(to, 2, &rows);
 }
 
 fn variables(to: &mut String, info: &Info) {
@@ -410,6 +412,7 @@ mod tests {
             "torchrun: rank 3 of 8, 1 of 4 on this host, ranks meet at node0:29501\n",
             "open files     1048576\n",
             "locked memory  unlimited\n",
+            "control group  128 GiB, 3 GiB in use: /sys/fs/cgroup/job_7/memory.max\n",
             "  * MSCCLRS_DEVICE = auto\n",
             "    MSCCLRS_HOSTID or MSCCLPP_HOSTID\n        Ranks with equal values",
             "  TORCHELASTIC_RUN_ID = set, 6 bytes\n",

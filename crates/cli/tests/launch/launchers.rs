@@ -1,5 +1,6 @@
 //! Ranks of other launchers find each other: of real ones where they are installed, as `cargo xtask test`
-//! does, and of torchrun and srun by the environment that they document.
+//! does, and of srun by the environment that it documents. torchrun.rs has the real torchrun; here
+//! are later ones, whose agents keep the port that they give their ranks.
 
 use super::*;
 
@@ -35,7 +36,8 @@ fn started(mut command: Command) -> Running {
     Running::start(command)
 }
 
-fn expect_ranks(ended: &Ended, ranks: usize) {
+/// All ranks took part, and all results were right.
+pub(super) fn expect_ranks(ended: &Ended, ranks: usize) {
     assert_eq!(ended.status, Some(0), "{}{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.contains("# Out of bounds values : 0 OK"), "{}", ended.stdout);
     assert_eq!(ended.stdout.matches("#  Rank ").count(), ranks, "{}", ended.stdout);
@@ -60,14 +62,7 @@ fn expect_to_end_together(launcher: fn(u32) -> Option<Command>, rank: &str) {
     command.args(["sh", "-c", &script]);
     let mut running = started(command);
     census.wait(3);
-    // The head of the table is printed when all ranks are ready to measure.
-    let mut head = Vec::new();
-    let stdout = running.0.stdout.as_mut().expect("piped");
-    while !String::from_utf8_lossy(&head).contains("(GB/s)") {
-        let mut byte = [0];
-        assert_eq!(stdout.read(&mut byte).expect("read"), 1, "ended before it measured");
-        head.push(byte[0]);
-    }
+    running.wait_until_it_measures();
     let pids = census.pids();
     let victim = std::fs::read_to_string(census.path().join("rank1")).expect("noted");
     let victim = victim.trim().parse().expect("a number");

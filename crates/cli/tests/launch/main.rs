@@ -6,6 +6,7 @@ mod launchers;
 mod output;
 mod ranks;
 mod signals;
+mod torchrun;
 mod usage;
 
 use std::io::Read;
@@ -60,6 +61,17 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         rustix::process::kill_process(pid(self.0.id()), signal).expect("signalled");
+    }
+
+    /// Reads the head of `bench`'s table, which is printed when all ranks are ready to measure.
+    fn wait_until_it_measures(&mut self) {
+        let stdout = self.0.stdout.as_mut().expect("piped");
+        let mut head = Vec::new();
+        while !String::from_utf8_lossy(&head).contains("(GB/s)") {
+            let mut byte = [0];
+            assert_eq!(stdout.read(&mut byte).expect("read"), 1, "ended before it measured");
+            head.push(byte[0]);
+        }
     }
 
     /// Its end; both outputs are read at once, so that it never waits for this test.

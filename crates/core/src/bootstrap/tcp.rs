@@ -262,7 +262,7 @@ impl TcpBootstrap {
             _ => neighbours.iter().map(|&peer| connect(peer)).collect(),
         }?;
         let ear = Box::new(Ear(self.office.clone()));
-        let liveness = Liveness::over(self.rank, ear, branches);
+        let liveness = Liveness::of_bootstrap(self.rank, ear, branches);
         self.liveness = Some(liveness.map_err(|error| (self.rank, error.to_string()))?);
         Ok(())
     }

@@ -16,7 +16,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backend::{BackendMapping, BackendMemory};
 use crate::rlimits::file_limit;
-use crate::{Error, ExportedHandle, HandleKind, MemoryKind, Result, limit_hint};
+use crate::{
+    Error, ExportedHandle, GroupLimit, HandleKind, MemoryKind, Result, group_memory_limit,
+    limit_hint,
+};
 
 /// Bytes of a page; every allocation is a whole number of them.
 const PAGE: u64 = 4096;
@@ -25,15 +28,32 @@ const PAGE: u64 = 4096;
 pub(super) struct Account {
     pub(super) total: u64,
     pub(super) used: AtomicU64,
+    /// What makes it less than the machine has, if anything does.
+    limit: Option<GroupLimit>,
 }
 
 impl Account {
-    /// The machine's memory; each device counts its own use.
+    /// The machine's memory, or what this process may use of it; each device counts its own use.
     pub(super) fn new() -> Self {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        Account { total: number.map_or(16 << 30, |kib| kib * 1024), used: AtomicU64::new(0) }
+        Account::of(number.map_or(16 << 30, |kib| kib * 1024), group_memory_limit())
+    }
+
+    fn of(machine: u64, limit: Option<GroupLimit>) -> Self {
+        let limit = limit.filter(|limit| limit.bytes < machine);
+        let total = limit.as_ref().map_or(machine, |limit| limit.bytes);
+        Account { total, used: AtomicU64::new(0), limit }
+    }
+
+    /// Why it has no more to give.
+    fn refusal(&self) -> String {
+        let (total, used) = (self.total, self.used.load(Ordering::Relaxed));
+        let limit = self.limit.as_ref().map_or(String::new(), |limit| {
+            format!("; {limit}: raise that to have more of this machine's memory")
+        });
+        format!("the CPU device has {total} bytes, of which {used} are in use{limit}")
     }
 
     fn take(&self, bytes: u64) -> bool {
@@ -196,11 +216,7 @@ pub(super) fn alloc(
     let refuse = |why: String| Error::OutOfMemory { bytes, kind: name, why };
     let whole = bytes.checked_next_multiple_of(PAGE).filter(|&whole| account.take(whole));
     let Some(whole) = whole else {
-        return Err(refuse(format!(
-            "the CPU device has {} bytes, of which {} are in use",
-            account.total,
-            account.used.load(Ordering::Relaxed)
-        )));
+        return Err(refuse(account.refusal()));
     };
     if let (MemoryKind::Shareable, Some(why)) = (kind, file_limit(whole)) {
         account.give(whole);
@@ -424,6 +440,32 @@ impl Drop for CpuMapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_has_what_the_control_group_allows_and_says_so() {
+        let limit = |bytes| {
+            let file = "/sys/fs/cgroup/job/memory.max".into();
+            Some(GroupLimit { bytes, used_bytes: 9 * PAGE, file })
+        };
+        let refused = |limit| {
+            let account = Arc::new(Account::of(16 * PAGE, limit));
+            let held = alloc(&account, [0; 16], 2 * PAGE, MemoryKind::Shareable).unwrap();
+            let most = account.total - 2 * PAGE;
+            drop(alloc(&account, [0; 16], most, MemoryKind::Plain).unwrap());
+            let error = alloc(&account, [0; 16], most + 1, MemoryKind::Plain).err().unwrap();
+            drop(held);
+            error.to_string()
+        };
+        for looser in [None, limit(16 * PAGE)] {
+            let text = refused(looser);
+            let says = "the CPU device has 65536 bytes, of which 8192 are in use";
+            assert!(text.ends_with(says), "{text}");
+        }
+        let text = refused(limit(10 * PAGE));
+        for part in ["has 40960 bytes, of which 8192 are", "use 40960 bytes", "job/memory.max"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 
     #[test]
     fn nothing_lies_right_behind_memory() {

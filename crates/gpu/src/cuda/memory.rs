@@ -15,6 +15,7 @@ use crate::cuda::handle::{self, Backing, Source};
 use crate::cuda::library::Failure;
 use crate::cuda::release;
 use crate::cuda::vmm::{self, Mapped, Physical};
+use crate::rlimits::pinned_limit;
 use crate::{Error, ExportedHandle, HandleKind, MemoryKind, Result};
 
 const PORTABLE: u32 = 1;
@@ -81,10 +82,7 @@ impl PinnedMemory {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: writes the address of new memory.
         unsafe { gpu.api.cuMemHostAlloc(&raw mut pointer, size, PORTABLE | DEVICE_MAPPED) }
-            .map_err(|failure| {
-                let limit = "see `ulimit -l` and the machine's free memory";
-                failure.allocating(bytes, "pinned host memory", limit.into())
-            })?;
+            .map_err(|failure| failure.allocating(bytes, "pinned host memory", pinned_limit()))?;
         let mut memory = PinnedMemory { gpu, pointer: pointer.cast(), device_address: 0, size };
         // SAFETY: the memory is new, ours alone and `size` bytes long.
         unsafe { memory.pointer.write_bytes(0, size) };
