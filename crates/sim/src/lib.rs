@@ -27,7 +27,8 @@ pub use error::{LaunchError, Stopped};
 pub use exact::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
     Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnProgress, OnTimeline, Outcome,
-    Progress, Ran, Schedule, Site, TestMemory, World, explore, shorten,
+    Progress, Ran, RunningKernel, Schedule, Site, TestMemory, Unanswered, Unreached, World,
+    explore, shorten,
 };
 pub use point::Point;
 pub use reaper::release_later;

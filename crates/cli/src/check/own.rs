@@ -284,15 +284,15 @@ impl Case<'_> {
             let panicked = |_| Err(anyhow!("a rank panicked"));
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
         });
-        let (accesses, _) = simulation.trace_sum();
-        let timeline = |finding: &Option<ReportedFinding>| {
+        let (accesses, _) = simulation.trace_sum()?;
+        let timeline = |finding: &Option<ReportedFinding>| -> Result<Option<String>> {
             let is_wanted = self.trace == Trace::Everything || finding.is_some();
-            if is_wanted { simulation.timeline() } else { None }
+            Ok(if is_wanted { simulation.timeline()? } else { None })
         };
-        if let Some(finding) = simulation.finding() {
+        if let Some(finding) = simulation.finding()? {
             // Every rank has an error that says the same.
             let finding = Some(ReportedFinding::from(&finding));
-            return Ok(Outcome { accesses, timeline: timeline(&finding), finding });
+            return Ok(Outcome { accesses, timeline: timeline(&finding)?, finding });
         }
         let mut wrong: Option<Wrong> = None;
         for (rank, end) in ends.into_iter().enumerate() {
@@ -307,7 +307,7 @@ impl Case<'_> {
             text: format!("{WRONG_RESULT}: {}", wrong.what),
             sites: Vec::new(),
         });
-        Ok(Outcome { accesses, timeline: timeline(&finding), finding })
+        Ok(Outcome { accesses, timeline: timeline(&finding)?, finding })
     }
 
     /// One rank's part; gives what is wrong with its results.

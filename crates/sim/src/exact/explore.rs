@@ -8,7 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 
-use super::decisions::{self, Decision};
+use super::decisions::{self, Decision, Unreached};
 use super::departures::{Departure, Departures};
 use super::finding::{Finding, FindingKind};
 use super::mode::{Check, Mode, Schedule};
@@ -36,6 +36,9 @@ pub struct Ran {
     pub finding: Option<Finding>,
     /// What the program itself found wrong: results, an error that it got.
     pub wrong: Option<String>,
+    /// The first departure of its mode that it did not come to: the run is not the one that the mode is of,
+    /// or a finding ended it before.
+    pub unreached: Option<Unreached>,
 }
 
 /// A run that is not right. Its text is a report.
