@@ -12,8 +12,7 @@ use mscclrs_gpu::simulation::{Check, Mode, Schedule};
 use crate::bench::files;
 use crate::bench::report::require_writable;
 use crate::bench::sizes::{Step, Sweep, format_size, parse_size};
-use crate::bench::types::{DataTypes, ReduceOps, parse_ops, parse_types};
-use crate::options::{Algorithm, Buffers, Fault, number, parse_algorithm, parse_factor};
+use crate::options::{Algorithm, DataOptions, number, parse_algorithm, parse_factor};
 use crate::usage::usage;
 
 /// How long one run of a command may take where nobody says: cargo may have to build it first.
@@ -83,7 +82,8 @@ pub(super) struct Looks {
     pub(super) json: Option<PathBuf>,
 }
 
-/// Options of `check allreduce` and `check allgather`; as far as `bench` has them, the same.
+/// Options of `check allreduce` and `check allgather`; as far as `bench` has them with the same meaning and
+/// default, they are its own.
 #[derive(Args, Clone, Debug)]
 pub(super) struct OwnOptions {
     /// Only this algorithm, and its launch: direct, mesh, one-shot-ll16:2x64 (blocks x threads), ...; may
@@ -104,21 +104,8 @@ pub(super) struct OwnOptions {
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "16",
         value_parser = parse_factor)]
     pub(super) factor: u64,
-    /// Element types: half, bfloat16, float, int32, uint32 or PyTorch's names, a list, or all.
-    #[arg(short = 'd', long = "datatype", value_name = "TYPES", default_value = "float",
-        value_parser = parse_types)]
-    pub(super) types: DataTypes,
-    /// Operations: sum, min, max, a list, or all; not used by allgather.
-    #[arg(short = 'o', long = "op", value_name = "OPS", default_value = "sum",
-        value_parser = parse_ops)]
-    pub(super) ops: ReduceOps,
-    /// Kind of memory that inputs and outputs lie in.
-    #[arg(long, value_enum, default_value = "symmetric")]
-    pub(super) buffers: Buffers,
-    /// Change one byte before the check of results looks, to show that it sees.
-    #[arg(long, value_enum, hide = true, num_args = 0..=1, default_missing_value = "output",
-        require_equals = true)]
-    pub(super) inject_fault: Option<Fault>,
+    #[command(flatten)]
+    pub(super) data: DataOptions,
 }
 
 /// A word of `--mode`.

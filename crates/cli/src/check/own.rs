@@ -39,9 +39,10 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
     check_environment().map_err(|error| usage!("{error}"))?;
     let config = CpuConfig::from_env().map_err(|error| usage!("{error}"))?;
     let sweep = own.sweep()?;
-    let lines: Vec<Line> = lines_of(collective, (&own.types, &own.ops), sweep, own.ranks).collect();
+    let lines: Vec<Line> =
+        lines_of(collective, (&own.data.types, &own.data.ops), sweep, own.ranks).collect();
     if lines.is_empty() {
-        let sizes = own.types.0.iter().map(|t| collective.element(t.size(), own.ranks));
+        let sizes = own.data.types.0.iter().map(|t| collective.element(t.size(), own.ranks));
         return Err(usage!(
             "-e: no size of this check comes to one element{} on {} ranks; allowed are sizes from {} \
              bytes",
@@ -107,7 +108,7 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
 
 /// For people: what is checked.
 fn title(collective: Collective, own: &OwnOptions, lines: &[Line], looks: &Looks) -> String {
-    let types: Vec<_> = own.types.0.iter().map(|data_type| type_name(*data_type)).collect();
+    let types: Vec<_> = own.data.types.0.iter().map(|data_type| type_name(*data_type)).collect();
     // Sizes of less than an element are left out.
     let sizes = || lines.iter().map(|line| line.bytes);
     let (least, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
@@ -164,12 +165,17 @@ fn again(collective: Collective, own: &OwnOptions, subject: &Subject, mode: &Mod
     if let Some(end) = own.end {
         command.push_str(&format!(" -e {end}"));
     }
-    command
-        .push_str(&format!(" -d {}", names(own.types.0.iter().map(|t| type_name(*t)).collect())));
+    command.push_str(&format!(
+        " -d {}",
+        names(own.data.types.0.iter().map(|t| type_name(*t)).collect())
+    ));
     if collective == Collective::AllReduce {
-        command.push_str(&format!(" -o {}", names(own.ops.0.iter().map(|op| op.name()).collect())));
+        command.push_str(&format!(
+            " -o {}",
+            names(own.data.ops.0.iter().map(|op| op.name()).collect())
+        ));
     }
-    if own.buffers == Buffers::Plain {
+    if own.data.buffers == Buffers::Plain {
         command.push_str(" --buffers plain");
     }
     if let Some(schedule) = &mode.schedule {
@@ -334,8 +340,8 @@ impl Case<'_> {
         let collectives =
             Collectives::with_tuning(&rank.communicator, self.subject.tuning.clone())?;
         let largest = self.lines.iter().map(|line| line.bytes).max().unwrap_or(0);
-        let memory = Memory::new(&collectives, self.collective, largest, self.own.buffers)?;
-        let checker = Checker { rank, memory: &memory, fault: self.own.inject_fault };
+        let memory = Memory::new(&collectives, self.collective, largest, self.own.data.buffers)?;
+        let checker = Checker { rank, memory: &memory, fault: self.own.data.inject_fault };
         let bootstrap = rank.communicator.bootstrap();
         for (line, in_place) in self.lines.iter().flat_map(|line| [(line, false), (line, true)]) {
             let Line { count, data_type, op, bytes } = *line;
