@@ -7,7 +7,8 @@ use std::time::Duration;
 
 pub use mscclrs_sim::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Mode, ModeError, Outcome, Ran, RunningKernel, Schedule, Site, Unanswered, Unreached,
+    Mode, ModeError, Outcome, Ran, RunningKernel, Schedule, Site, Tried, Unanswered, Unreached,
+    search,
 };
 use mscclrs_sim::{DeviceConfig, Hold, World};
 

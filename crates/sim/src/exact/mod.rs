@@ -38,10 +38,12 @@ pub use answers::{RunningKernel, Unanswered};
 pub(crate) use clock::{Known, join};
 pub use decisions::{Decision, Unreached};
 pub use departures::{Departure, Departures};
-pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
+pub use explore::{
+    Exploration, ExploreError, Found, Outcome, Ran, Tried, explore, search, shorten,
+};
 pub use finding::{Finding, FindingKind, Site};
 pub(crate) use launches::SlotRun;
-pub use listeners::{Listeners, OnProgress, OnTimeline, Progress};
+pub use listeners::{Listeners, OnDecisions, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;

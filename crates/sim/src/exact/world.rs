@@ -549,16 +549,24 @@ impl Worker {
         let Some(on_progress) = &self.listeners.progress else { return };
         let state = self.watch.state.borrow();
         let (steps, _) = state.trace.sum();
+        let decisions = state.decisions.as_ref();
+        let met = decisions.map_or(&[][..], Decisions::met);
         let now = Progress {
             devices: self.joined,
             launches: state.launches.len() as u64,
             running: self.devices.values().map(Scheduler::running).sum(),
             steps,
+            decisions: met.len() as u64,
+            unreached: decisions.and_then(Decisions::unreached),
             finding: state.finding.clone(),
         };
         // While launches run, steps alone are not news: there are more at every look.
-        let known = Progress { steps: now.steps, ..self.progress.clone() };
+        let Progress { steps, decisions, unreached, .. } = now;
+        let known = Progress { steps, decisions, unreached, ..self.progress.clone() };
         if now != known || (now.running == 0 && now != self.progress) {
+            if let Some(on_decisions) = &self.listeners.decisions {
+                on_decisions(&met[self.progress.decisions as usize..]);
+            }
             on_progress(&now);
             self.progress = now;
         }
