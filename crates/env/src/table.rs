@@ -92,7 +92,7 @@ table! {
     SIM_REPORT = "MSCCLRS_SIM_REPORT", None,
         Kind::Text("a folder that exists"), "none",
         "With MSCCLRS_SIM, and an error without: a folder in which each process leaves a file of JSON that \
-         says what its simulation met.";
+         says what its simulation met, and one of decisions where departures make the run.";
     SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
         Kind::Text("a file in a folder that exists"), "none",
         "With MSCCLRS_SIM, and an error without: a file that gets every access in its order, for Perfetto.";

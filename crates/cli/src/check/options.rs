@@ -321,8 +321,8 @@ pub(super) fn word(check: Check) -> &'static str {
 struct Schedules;
 
 impl Schedules {
-    fn names() -> PossibleValuesParser {
-        PossibleValuesParser::new(Schedule::ALL.map(|schedule| schedule.name()))
+    fn names() -> impl Iterator<Item = &'static str> {
+        Schedule::ALL.map(|schedule| schedule.name()).into_iter().chain(["departures:none"])
     }
 }
 
@@ -339,15 +339,15 @@ impl TypedValueParser for Schedules {
         if given.split(':').next() == Some("departures") {
             return parse_run.parse_ref(command, argument, value);
         }
-        let name = Schedules::names().parse_ref(command, argument, value)?;
+        let names = PossibleValuesParser::new(Schedules::names());
+        let name = names.parse_ref(command, argument, value)?;
         let all = Schedule::ALL.into_iter();
         // It is one of them.
         Ok(all.into_iter().find(|s| s.name() == name).unwrap_or(Schedule::Random))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = Schedule::ALL.map(|schedule| PossibleValue::new(schedule.name()));
-        Some(Box::new(names.into_iter()))
+        Some(Box::new(Schedules::names().map(PossibleValue::new)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs that are named by their departures: the shortest that shows what a seed found, and all that few
 //! departures make.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use mscclrs_gpu::simulation::{
 use serde::Serialize;
 
 use super::findings::{Found, Shortest};
+use crate::output::told;
 use crate::usage::usage;
 
 /// Most departures of a run that shortens another: with more, nobody follows it either.
@@ -44,8 +46,17 @@ impl Halt {
     pub(super) fn error(self) -> anyhow::Error {
         match self {
             Halt::Failed(error) => error,
-            Halt::Said(_) => anyhow!("the check has ended"),
-            Halt::Over => anyhow!("the runs took too long"),
+            halt => anyhow!("{halt}"),
+        }
+    }
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Halt::Failed(error) => f.write_str(&told(error)),
+            Halt::Over => f.write_str("the runs took too long"),
+            Halt::Said(_) => f.write_str("the check has ended"),
         }
     }
 }
@@ -71,13 +82,13 @@ pub(super) struct Orders {
 }
 
 /// Looks for the shortest run with the same kind of fault, for at most `limit`, and notes it with what was
-/// found. `again` gives what a shell runs to see a mode's run again.
+/// found. `again` gives what a shell runs to see a mode's run again; `run` is told how much time is left.
 pub(super) fn shorten(
     found: &mut Found,
     mode: &Mode,
     limit: Duration,
     again: impl Fn(&Mode) -> String,
-    mut run: impl FnMut(&Mode) -> Result<Try, Halt>,
+    mut run: impl FnMut(&Mode, Duration) -> Result<Try, Halt>,
 ) -> Result<(), Halt> {
     if limit.is_zero() || matches!(mode.schedule, Some(Schedule::Departures(_))) {
         return Ok(());
@@ -85,11 +96,9 @@ pub(super) fn shorten(
     let exploration = Exploration { check: mode.check, departures: SHORT, runs: RUNS };
     let (since, mut runs) = (Instant::now(), 0);
     let outcome = search(&exploration, |mode| {
-        if since.elapsed() >= limit {
-            return Err(Halt::Over);
-        }
+        let left = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
+        let Tried { decisions, found: other } = run(mode, left.ok_or(Halt::Over)?)?;
         runs += 1;
-        let Tried { decisions, found: other } = run(mode)?;
         let same = other.filter(|other| other.kind == found.first.kind);
         Ok(Tried { decisions, found: same.map(|finding| (mode.clone(), finding)) })
     });
@@ -98,24 +107,19 @@ pub(super) fn shorten(
         Ok(Outcome { found: Some((mode, finding)), .. }) => {
             let (again, text) = (again(&mode), finding.text);
             found.shortest = Some(Shortest { mode: mode.to_string(), again, text });
-            let departures = departures(match &mode.schedule {
-                Some(Schedule::Departures(list)) => list.list().len() as u32,
-                _ => 0,
-            });
             format!(
-                "told is the shortest run with such a fault, of {departures}; {made} made for it"
+                "told is the run with this kind of fault that has the fewest departures; {made} made for it"
             )
         }
-        Ok(outcome) => format!("no shorter run is known: {outcome}, have no such fault"),
+        Ok(outcome) => format!("no shorter run is known: {outcome}, have no fault of this kind"),
         Err(ExploreError::Run(Halt::Over)) => {
             let seconds = limit.as_secs_f64();
-            format!("no shorter run is known: {made} made within {seconds} s, without such a fault")
+            format!(
+                "no shorter run is known: {made} made within {seconds} s, without a fault of this kind"
+            )
         }
-        Err(ExploreError::Run(Halt::Failed(error))) => format!("it was not shortened: {error}"),
         Err(ExploreError::Run(halt @ Halt::Said(_))) => return Err(halt),
-        Err(error @ ExploreError::NotRepeated { .. }) => {
-            format!("it was not shortened: {}", not_repeated(error))
-        }
+        Err(error) => format!("it was not shortened: {error}"),
     };
     found.shortening = Some(told);
     Ok(())
@@ -134,7 +138,7 @@ pub(super) fn explore(
     });
     let Outcome { runs, within, exhausted, found } = outcome.map_err(|error| match error {
         ExploreError::Run(halt) => halt,
-        error => Halt::Failed(anyhow!("{}", not_repeated(error))),
+        error => Halt::Failed(anyhow!("{error}")),
     })?;
     let complete = found.is_none() && (exhausted || within == Some(departures));
     Ok((Orders { departures, runs, within, complete, exhausted }, found))
@@ -176,15 +180,6 @@ fn departures(count: u32) -> String {
     }
 }
 
-fn not_repeated(error: ExploreError<Halt>) -> String {
-    match error {
-        ExploreError::NotRepeated { mode, decision, before, now } => {
-            ExploreError::<std::fmt::Error>::NotRepeated { mode, decision, before, now }.to_string()
-        }
-        ExploreError::Run(_) => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use mscclrs_gpu::simulation::Decision;
@@ -219,7 +214,7 @@ mod tests {
         let mut found = found(kind);
         let again = |mode: &Mode| format!("run {mode}");
         let mode = Mode::new(Check::Checked, 3);
-        shorten(&mut found, &mode, limit, again, |mode| Ok(run(mode))).expect("not interrupted");
+        shorten(&mut found, &mode, limit, again, |mode, _| Ok(run(mode))).expect("goes on");
         found
     }
 
@@ -231,10 +226,10 @@ mod tests {
         assert_eq!(shortest.again, "run checked,schedule=departures:2=1");
         assert_eq!(shortest.text, "one at 2!");
         let told = found.shortening.expect("told");
-        assert!(told.contains("of 1 departure; 4 runs were made"), "{told}");
+        assert!(told.contains("the fewest departures; 4 runs were made"), "{told}");
         let found = shortened("none", long);
         let told = found.shortening.expect("told");
-        assert!(told.contains("of no departure; 1 run was made"), "{told}");
+        assert!(told.contains("the fewest departures; 1 run was made"), "{told}");
     }
 
     #[test]
@@ -243,11 +238,11 @@ mod tests {
         assert!(found.shortest.is_none());
         let told = found.shortening.expect("told");
         assert!(
-            told.ends_with("15 runs: all with at most 3 departures, have no such fault"),
+            told.ends_with("15 runs: all with at most 3 departures, have no fault of this kind"),
             "{told}"
         );
         let told = shortened("other", Duration::from_nanos(1)).shortening.expect("told");
-        assert!(told.contains("0 runs were made within 0.000000001 s, without such"), "{told}");
+        assert!(told.contains("0 runs were made within 0.000000001 s, without a fault"), "{told}");
         assert!(shortened("none", Duration::ZERO).shortening.is_none());
     }
 
@@ -256,10 +251,10 @@ mod tests {
         let mut found = found("race");
         let mode = Mode::new(Check::Checked, 3);
         let long = Duration::from_secs(60);
-        let fails = |_: &Mode| Err(Halt::Failed(anyhow!("no memory")));
+        let fails = |_: &Mode, _| Err(Halt::Failed(anyhow!("no memory")));
         shorten(&mut found, &mode, long, |_| String::new(), fails).expect("goes on");
         assert_eq!(found.shortening.as_deref(), Some("it was not shortened: no memory"));
-        let interrupted = |_: &Mode| Err(Halt::Said(ExitCode::from(130)));
+        let interrupted = |_: &Mode, _| Err(Halt::Said(ExitCode::from(130)));
         let halt = shorten(&mut found, &mode, long, |_| String::new(), interrupted);
         assert!(matches!(halt, Err(Halt::Said(_))));
     }

@@ -94,7 +94,7 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
             let mut found = Found::new(first, &mode, again(&mode));
             if findings::is_new(&all, &found) {
                 let short = Case { trace: Trace::Nothing, ..case };
-                let run = |mode: &Mode| {
+                let run = |mode: &Mode, _| {
                     table.note(format!("{} {mode}", subject.name));
                     short.tried(mode).map(|(tried, _)| tried)
                 };

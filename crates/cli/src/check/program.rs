@@ -1,6 +1,8 @@
 //! `check -- COMMAND`: a program that is run again and again, each time in another simulation.
 
+use std::ffi::OsString;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use mscclrs_core::env;
@@ -75,7 +77,7 @@ impl Program<'_> {
         let looks = &self.options.looks;
         for mode in looks.modes(check) {
             self.table.step(mode.to_string());
-            let ran = self.run(&mode, Some(row))?;
+            let ran = self.run(&mode, self.options.time_limit(), Some(row))?;
             row.seeds += 1;
             let verdict = self.verdict(&ran, check)?;
             let unreached = ran.reports.iter().find_map(|report| report.unreached.as_ref());
@@ -94,7 +96,8 @@ impl Program<'_> {
     fn every_order(&mut self, most: (Check, u32, u64), row: &mut Row) -> Result<(), Halt> {
         let (orders, found) = orders::explore(most, |mode| {
             self.table.step(mode.to_string());
-            self.tried(mode, Some(row))
+            let ran = self.run(mode, self.options.time_limit(), Some(row))?;
+            self.tried(mode, &ran)
         })?;
         row.orders = Some(orders);
         match found {
@@ -112,9 +115,13 @@ impl Program<'_> {
         let is_new = findings::is_new(&self.all, &found);
         if is_new {
             let limit = self.options.looks.shorten();
-            orders::shorten(&mut found, mode, limit, again, |mode| {
+            orders::shorten(&mut found, mode, limit, again, |mode, left| {
                 self.table.note(mode.to_string());
-                self.tried(mode, None)
+                let ran = self.run(mode, left, None)?;
+                match ran.ended.end {
+                    End::OverTime if left < self.options.time_limit() => Err(Halt::Over),
+                    _ => self.tried(mode, &ran),
+                }
             })?;
         }
         findings::add(&mut row.found, found.clone());
@@ -125,10 +132,12 @@ impl Program<'_> {
         Ok(())
     }
 
-    /// Runs it once; what is counted in a row has a trace too.
-    fn run(&mut self, mode: &Mode, row: Option<&mut Row>) -> Result<Ran, Halt> {
+    /// Runs it once, for no longer than the limit and the options say; what is counted in a row has a trace
+    /// too.
+    fn run(&mut self, mode: &Mode, limit: Duration, row: Option<&mut Row>) -> Result<Ran, Halt> {
+        let limit = limit.min(self.options.time_limit());
         let traces = row.is_some() && self.options.looks.trace.is_some();
-        let ran = Ran::new(self.options, mode, traces, &mut self.runner)?;
+        let ran = Ran::new(&self.options.command, mode, (limit, traces), &mut self.runner)?;
         if let Some(row) = row {
             row.kernels = row.kernels.map(|kernels| kernels + ran.kernels());
             row.accesses += ran.reports.iter().map(|report| report.accesses).sum::<u64>();
@@ -138,9 +147,8 @@ impl Program<'_> {
     }
 
     /// A run that departures make.
-    fn tried(&mut self, mode: &Mode, row: Option<&mut Row>) -> Result<Try, Halt> {
-        let ran = self.run(mode, row)?;
-        let found = self.verdict(&ran, mode.check)?;
+    fn tried(&self, mode: &Mode, ran: &Ran) -> Result<Try, Halt> {
+        let found = self.verdict(ran, mode.check)?;
         let mut of_kernels = ran.reports.iter().filter(|report| report.launches > 0);
         let decisions = match (of_kernels.next(), of_kernels.next()) {
             (Some(_), Some(_)) => {
@@ -177,9 +185,9 @@ const TRACE: &str = "trace";
 
 impl Ran {
     fn new(
-        options: &CheckOptions,
+        words: &[OsString],
         mode: &Mode,
-        traces: bool,
+        (limit, traces): (Duration, bool),
         runner: &mut Runner,
     ) -> Result<Ran, Halt> {
         let folder = tempfile::Builder::new()
@@ -187,15 +195,15 @@ impl Ran {
             .tempdir()
             .context("no folder can be made for what the command reports")
             .map_err(Halt::Failed)?;
-        let mut command = Command::new(&options.command[0]);
-        command.args(&options.command[1..]);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.env(env::DEVICE.name, "cpu").env(env::SIM.name, mode.to_string());
         command.env(env::SIM_REPORT.name, folder.path());
         match traces {
             true => command.env(env::SIM_TRACE.name, folder.path().join(TRACE)),
             false => command.env_remove(env::SIM_TRACE.name),
         };
-        let ended = match runner.run(command, options.time_limit()).map_err(Halt::Failed)? {
+        let ended = match runner.run(command, limit).map_err(Halt::Failed)? {
             Ok(ended) => ended,
             Err(refused) => return Err(Halt::Said(refused.tell())),
         };
