@@ -128,21 +128,12 @@ pub(crate) struct CollectiveOptions {
     #[arg(short = 'c', long = "check", value_name = "N", default_value = "1",
         value_parser = parse_count)]
     pub(crate) check: u64,
-    /// Element types: half, bfloat16, float, int32, uint32 or PyTorch's names, a list, or all.
-    #[arg(short = 'd', long = "datatype", value_name = "TYPES", default_value = "float",
-        value_parser = parse_types)]
-    pub(crate) types: DataTypes,
-    /// Operations: sum, min, max, a list, or all; not used by allgather.
-    #[arg(short = 'o', long = "op", value_name = "OPS", default_value = "sum",
-        value_parser = parse_ops)]
-    pub(crate) ops: ReduceOps,
+    #[command(flatten)]
+    pub(crate) data: DataOptions,
     /// Capture N operations in a graph and replay it; 0 launches them one by one.
     #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0",
         value_parser = parse_graph)]
     pub(crate) graph: u64,
-    /// Kind of memory that inputs and outputs lie in.
-    #[arg(long, value_enum, default_value = "symmetric")]
-    pub(crate) buffers: Buffers,
     /// One algorithm for all sizes instead of the table's choice, and the launch: direct, mesh,
     /// one-shot-ll16:8x256 (blocks x threads), ...
     #[arg(long, value_name = "NAME[:BxT]", value_parser = parse_algorithm)]
@@ -162,7 +153,23 @@ pub(crate) struct CollectiveOptions {
     pub(crate) ranks: RankOptions,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
-    /// Change one byte before the check looks, to show that it sees.
+}
+
+/// What collectives move, wherever they are run, and what is broken to show that it is checked.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DataOptions {
+    /// Element types: half, bfloat16, float, int32, uint32 or PyTorch's names, a list, or all.
+    #[arg(short = 'd', long = "datatype", value_name = "TYPES", default_value = "float",
+        value_parser = parse_types)]
+    pub(crate) types: DataTypes,
+    /// Operations: sum, min, max, a list, or all; not used by allgather.
+    #[arg(short = 'o', long = "op", value_name = "OPS", default_value = "sum",
+        value_parser = parse_ops)]
+    pub(crate) ops: ReduceOps,
+    /// Kind of memory that inputs and outputs lie in.
+    #[arg(long, value_enum, default_value = "symmetric")]
+    pub(crate) buffers: Buffers,
+    /// Change one byte before the check of results looks, to show that it sees.
     #[arg(long, value_enum, hide = true, num_args = 0..=1, default_missing_value = "output",
         require_equals = true)]
     pub(crate) inject_fault: Option<Fault>,

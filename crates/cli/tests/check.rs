@@ -92,10 +92,130 @@ fn a_wrong_result_is_a_finding() {
     assert!(said.contains("wrong result: rank 1: allgather of 64 bytes of float"), "{said}");
     assert!(said.contains("# One run with a finding."), "{said}");
     let again = said.lines().find(|line| line.contains("    mscclrs check ")).expect("again");
-    let words = "allgather --algorithm direct:1x32 --ranks 2 -b 4 -f 16 -d float --mode ordered \
-                 --first-seed 0 --seeds 1";
-    assert!(again.ends_with(words), "{again}");
-    ended(&check(words).output().expect("ran"), 0);
+    let words = "allgather --algorithm direct:1x32 --ranks 2 -b 4 -f 16 -d float --mode ordered";
+    let seed = format!("{words} --first-seed 0 --seeds 1");
+    assert!(again.ends_with(&seed), "{again}");
+    ended(&check(&seed).output().expect("ran"), 0);
+    // The byte is wrong in every order.
+    let shortest = format!("{words} --schedule departures:none");
+    assert!(said.lines().any(|line| line.ends_with(&shortest)), "{said}");
+    let again = check(&shortest).arg("--inject-fault").output().expect("ran");
+    let again = ended(&again, 1);
+    assert!(again.contains("wrong result: rank 1") && !again.contains("told is"), "{again}");
+}
+
+#[test]
+fn a_fault_of_a_seed_is_told_by_its_shortest_run() {
+    let output = check("--mode weak --seeds 20 --json - --").arg(race()).output().expect("ran");
+    let row: serde_json::Value = serde_json::from_str(&ended(&output, 1)).expect("one row");
+    let (found, told) = (&row["found"][0], err(&output));
+    let again = found["shortest"]["again"].as_str().expect("a shorter run");
+    assert!(again.contains("MSCCLRS_SIM=weak,schedule=departures:"), "{again}");
+    // Nothing is late in the run that has no departure, and one load is in what is told.
+    assert!(!again.contains("departures:none") && !again.contains('+'), "{again}");
+    assert!(told.contains(again) && told.contains("that has the fewest departures; "), "{told}");
+    let again = Command::new("sh").args(["-c", again]).output().expect("ran");
+    assert!(err(&again).contains("a wrong message"), "{}", err(&again));
+    // The same by the option, which needs no seed.
+    let mode = found["shortest"]["mode"].as_str().expect("a mode");
+    let schedule = mode.split_once("schedule=").expect("departures").1;
+    let output = check(&format!("--mode weak --schedule {schedule} --")).arg(race()).output();
+    let said = ended(&output.expect("ran"), 1);
+    assert!(said.contains("a wrong message") && !said.contains("fewest departures"), "{said}");
+}
+
+#[test]
+fn nobody_shortens_what_nobody_wants_shortened() {
+    let output = check("--mode checked --seeds 1 --shorten 0 --").arg(race()).output();
+    let said = ended(&output.expect("ran"), 1);
+    assert!(said.contains("race: two accesses") && !said.contains("departures"), "{said}");
+}
+
+#[test]
+fn a_shorter_run_is_looked_for_no_longer_than_was_said() {
+    // The seed's run is quick, and all others take long.
+    let folder = tempfile::tempdir().expect("folder");
+    let again = folder.path().join("again");
+    let script = format!("test -e {0} && sleep 100; touch {0}; \"$RACE\"", again.display());
+    let since = Instant::now();
+    let said = ended(&sh("--mode checked --seeds 1 --shorten 0.5", &script), 1);
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    let none =
+        "no shorter run is known: 0 runs were made within 0.5 s, without a fault of this kind";
+    assert!(said.contains("race: two accesses") && said.contains(none), "{said}");
+}
+
+#[test]
+fn what_cannot_be_shortened_says_why() {
+    // Two processes with kernels have an order each.
+    let script = "\"$RACE\" --mended; \"$RACE\"";
+    let said = ended(&sh("--mode checked --seeds 1", script), 1);
+    assert!(said.contains("race: two accesses"), "{said}");
+    assert!(said.contains("it was not shortened: several processes of the command"), "{said}");
+}
+
+#[test]
+fn every_order_of_few_departures_can_be_run() {
+    let output =
+        check("--exhaustive=1 --json - --").arg(race()).arg("--mended").output().expect("ran");
+    let rows: Vec<serde_json::Value> =
+        ended(&output, 0).lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    for row in &rows {
+        assert_eq!(row["orders"]["complete"].as_bool(), Some(true), "{row}");
+        assert_eq!(row["orders"]["within"].as_u64(), Some(1), "{row}");
+        assert!(row["orders"]["runs"].as_u64() > Some(2), "{row}");
+    }
+    let told = err(&output);
+    let complete = "complete: every order with up to 1 departure, ";
+    assert_eq!(told.matches(complete).count(), rows.len(), "{told}");
+    // Less than all is told as that.
+    let some =
+        "allreduce --algorithm mesh:1x32 --ranks 2 -e 4 --mode checked --exhaustive --max-runs 3";
+    let said = ended(&check(some).output().expect("ran"), 0);
+    let stopped = "stopped after 3 runs (--max-runs); the default order was run";
+    assert!(said.contains(stopped), "{said}");
+    // It ends with the first finding.
+    let output = check("--mode weak --exhaustive --").arg(race()).output().expect("ran");
+    let said = ended(&output, 1);
+    assert!(said.contains("ended by a finding after "), "{said}");
+    assert!(said.contains("; the default order had none"), "{said}");
+    assert!(said.contains("found with weak,schedule=departures:"), "{said}");
+}
+
+#[test]
+fn departures_that_are_not_reached_are_an_error() {
+    let own = "allgather --algorithm direct:1x32 --ranks 2 --mode checked --schedule";
+    let own = check(own).arg("departures:99999999=1").output().expect("ran");
+    let command = check("--mode weak --schedule departures:99999999=1 --")
+        .args([race().as_os_str(), "--mended".as_ref()])
+        .output()
+        .expect("ran");
+    for output in [own, command] {
+        let text = err(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("the departure 99999999=1 was not reached: the run has"), "{text}");
+    }
+}
+
+#[test]
+fn options_of_seeds_and_of_departures_exclude_each_other() {
+    for (arguments, word) in [
+        ("--exhaustive --seeds 3", "--seeds and --exhaustive"),
+        ("--exhaustive --schedule random", "--schedule and --exhaustive"),
+        ("--exhaustive --shorten 1", "--shorten and --exhaustive"),
+        ("--max-runs 3", "--max-runs is for --exhaustive"),
+        ("--mode weak --schedule departures:none --first-seed 2", "--first-seed and --schedule"),
+        ("--schedule departures:none", "allowed is --mode with one"),
+        ("--mode weak --schedule departures:2=0", "is no list of departures"),
+        ("--schedule fast", "departures:none"),
+    ] {
+        let output = check(arguments).args(["--", "true"]).output().expect("ran");
+        let text = err(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(word), "{text}");
+    }
 }
 
 #[test]
@@ -165,7 +285,7 @@ fn equal_findings_are_told_once_with_their_number() {
     assert_eq!(runs, 12, "{row}");
     assert!(found.len() < 12, "{row}");
     let told = err(&output);
-    assert_eq!(told.matches("to see it again").count(), found.len(), "{told}");
+    assert_eq!(told.matches("found with ").count(), found.len(), "{told}");
 }
 
 #[test]

@@ -235,7 +235,6 @@ fn every_variable_is_checked_before_ranks_start() {
                 "MSCCLRS_DEVICE_RUSTC",
                 "MSCCLRS_HOSTID",
                 "MSCCLRS_NCCL_LIBRARY",
-                "MSCCLRS_SIM_TRACE",
             ];
             if any.contains(&variable.name) {
                 continue;

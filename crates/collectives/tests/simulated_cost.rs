@@ -80,7 +80,7 @@ fn checking_takes_no_more_than_its_share() {
         let mode = Mode { schedule: Some(Schedule::Random), ..Mode::new(Check::Checked, 1) };
         let simulation = Simulation::start(mode).unwrap();
         let checked = time(algorithm, 1, |rank| simulation.device(rank).unwrap());
-        assert_eq!(simulation.finding(), None);
+        assert_eq!(simulation.finding().unwrap(), None);
         let times = checked.as_secs_f64() / fast.as_secs_f64();
         println!("{algorithm:?}: {fast:.1?} a call, checked {checked:.1?}, {times:.0} times");
         assert!(checked < A_CALL, "{algorithm:?}: a call took {checked:?} of processor time");

@@ -11,7 +11,7 @@
 //! looks right. Just before the lap ends the kernels therefore clean: see [`clean_lap`].
 
 use crate::arch::{block_dim, block_idx, block_sync, fence, grid_dim, thread_idx};
-use crate::atomic::{Cta, Release, Sys};
+use crate::atomic::{Release, Sys};
 use crate::ptr::Global;
 use crate::wait::{Aborted, DeviceResult, Guard, WaitKind, poll_acquire};
 
@@ -66,7 +66,7 @@ impl Epochs {
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn begin(self, guard: &Guard) -> Begun {
         let epoch = self.0.at(block_idx()).load();
-        Begun { epoch, ended: guard.claim.load_atomic(crate::Relaxed, Cta) != 0 }
+        Begun { epoch, ended: guard.had_ended() }
     }
 
     /// Whether a launch of packets at `epoch` has to zero its half of the slots once it has read it: at

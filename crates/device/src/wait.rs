@@ -8,7 +8,7 @@
 //! never traps.
 
 use crate::arch;
-use crate::atomic::{Acquire, Gpu, Relaxed, Release, Sys};
+use crate::atomic::{Acquire, Cta, Gpu, Relaxed, Release, Sys};
 use crate::ptr::Global;
 
 /// A wait ended because of an abort or its deadline; the [`WaitRecord`] says which wait.
@@ -120,8 +120,26 @@ impl Guard {
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
     pub fn has_ended(&self) -> bool {
-        self.claim.load_atomic(Relaxed, Gpu) != 0
+        told(self.claim.load_atomic(Relaxed, Gpu) != 0)
     }
+
+    /// As [`has_ended`](Guard::has_ended), by a load that the lanes of a multiprocessor share: it sees what
+    /// was written before the launch.
+    #[inline(always)]
+    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+    pub(crate) fn had_ended(&self) -> bool {
+        told(self.claim.load_atomic(Relaxed, Cta) != 0)
+    }
+}
+
+/// Whoever learns here that a wait of its rank has ended early goes on, or ends, without what that would
+/// have brought.
+#[inline(always)]
+fn told(has_ended: bool) -> bool {
+    if has_ended {
+        arch::wait_ended_early();
+    }
+    has_ended
 }
 
 /// Spins between two looks at the abort word and the clock; a power of two.
@@ -242,6 +260,7 @@ pub fn wait_until<T: Polled>(
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 fn record(guard: &Guard, at: Global<u64>, seen: u64, wanted: Wanted, cause: u32) {
+    arch::wait_ended_early();
     let Wanted { expected, kind, peer } = wanted;
     if guard.claim.compare_exchange(Relaxed, Gpu, 0, 1) != 0 {
         return;

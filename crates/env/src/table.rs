@@ -91,11 +91,11 @@ table! {
          the seed or the departures, and looks for faults of kernels.";
     SIM_REPORT = "MSCCLRS_SIM_REPORT", None,
         Kind::Text("a folder that exists"), "none",
-        "With MSCCLRS_SIM: a folder in which each process leaves a file of JSON that says what its \
-         simulation met.";
+        "With MSCCLRS_SIM, and an error without: a folder in which each process leaves a file of JSON that \
+         says what its simulation met, and one of decisions where departures make the run.";
     SIM_TRACE = "MSCCLRS_SIM_TRACE", None,
         Kind::Text("a file in a folder that exists"), "none",
-        "With MSCCLRS_SIM: a file that gets every access in its order, for Perfetto.";
+        "With MSCCLRS_SIM, and an error without: a file that gets every access in its order, for Perfetto.";
     SOCKET_FAMILY = "MSCCLRS_SOCKET_FAMILY", Some("MSCCLPP_SOCKET_FAMILY"),
         Kind::Choice(&["AF_INET", "AF_INET6"]), "both",
         "Which version of the internet protocol set-up uses.";

@@ -108,6 +108,9 @@ pub enum Error {
         /// What each block waits for.
         report: String,
     },
+    /// A simulation was asked while it was in the middle of work.
+    #[error(transparent)]
+    Unanswered(#[from] mscclrs_sim::Unanswered),
     /// The back end, device or memory cannot do this.
     #[error("{what} is not possible here: {why}")]
     Unsupported {

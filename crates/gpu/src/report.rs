@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mscclrs_sim::{Finding, Mode, OnProgress, Progress, Site};
+use mscclrs_sim::{Decision, Finding, Mode, OnDecisions, OnProgress, Progress, Site};
 use serde::{Deserialize, Serialize};
 
 /// The form of these files.
@@ -19,9 +19,11 @@ const FORMAT: u32 = 1;
 const EXTENSION: &str = "json";
 /// A report has some kilobytes; what is larger is none.
 const LARGEST: u64 = 16 << 20;
+/// A decision in its file: its alternatives and its state, the lowest byte first.
+const DECISION_BYTES: usize = size_of::<u32>() + size_of::<u64>();
 
 /// What the simulation of a process met (`MSCCLRS_SIM_REPORT`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Version of this form: it grows when a field goes or changes its meaning.
     pub format: u32,
@@ -37,6 +39,16 @@ pub struct Report {
     pub running: u64,
     /// Accesses to memory by lanes, as of the last begin or end of a launch.
     pub accesses: u64,
+    /// Decisions that the simulation met, where its schedule is one of departures: so many are in the file.
+    #[serde(default)]
+    pub decisions: u64,
+    /// The file of its decisions, in the folder of the report.
+    #[serde(default)]
+    pub decisions_file: Option<String>,
+    /// The departure of its schedule that it has not come to, for people: where the process has ended, the
+    /// run is not the one that the mode is of.
+    #[serde(default)]
+    pub unreached: Option<String>,
     /// What was found; the simulation has ended then.
     pub finding: Option<ReportedFinding>,
 }
@@ -88,7 +100,29 @@ impl Report {
         Ok(reports)
     }
 
-    fn new(mode: &Mode, progress: &Progress) -> Report {
+    /// The decisions that the simulation met. An error if their file, in the folder that the report was
+    /// read from, cannot be read or does not have them all.
+    pub fn read_decisions(&self, folder: &Path) -> io::Result<Vec<Decision>> {
+        let Some(name) = &self.decisions_file else { return Ok(Vec::new()) };
+        // A name and no more: never a file elsewhere.
+        let name = Path::new(name).file_name().ok_or(io::ErrorKind::InvalidData)?;
+        let bytes = self.decisions.saturating_mul(DECISION_BYTES as u64);
+        let mut all = Vec::new();
+        File::open(folder.join(name))?.take(bytes).read_to_end(&mut all)?;
+        if all.len() as u64 != bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let decision = |record: &[u8; DECISION_BYTES]| {
+            let [a, b, c, d, state @ ..] = *record;
+            Decision {
+                alternatives: u32::from_le_bytes([a, b, c, d]),
+                state: u64::from_le_bytes(state),
+            }
+        };
+        Ok(all.as_chunks().0.iter().map(decision).collect())
+    }
+
+    fn new(mode: &Mode, progress: &Progress, decisions: Option<&str>) -> Report {
         Report {
             format: FORMAT,
             process: std::process::id(),
@@ -97,6 +131,9 @@ impl Report {
             launches: progress.launches,
             running: progress.running,
             accesses: progress.steps,
+            decisions: progress.decisions,
+            decisions_file: decisions.filter(|_| progress.decisions > 0).map(str::to_owned),
+            unreached: progress.unreached.map(|unreached| unreached.to_string()),
             finding: progress.finding.as_ref().map(ReportedFinding::from),
         }
     }
@@ -127,17 +164,19 @@ impl From<&Site> for ReportedSite {
     }
 }
 
-/// Keeps a report in `folder`, in a file that is only this simulation's: the number of a process may come
+/// Keeps a report in `folder`, in files that are only this simulation's: the number of a process may come
 /// again within a command.
-pub(crate) fn keep(folder: &Path, mode: &Mode) -> OnProgress {
+pub(crate) fn keep(folder: &Path, mode: &Mode) -> (OnProgress, OnDecisions) {
     // The program may go elsewhere.
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let name = format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0));
     let path = folder.join(format!("{name}.{EXTENSION}"));
     let unfinished = folder.join(format!("{name}.unfinished"));
+    let decisions_name = format!("{name}.decisions");
+    let decisions_path = folder.join(&decisions_name);
     let mode = mode.clone();
-    Box::new(move |progress| {
-        if let Err(error) = write(&path, &unfinished, &Report::new(&mode, progress)) {
+    let tell = |path: &Path, written: io::Result<()>| {
+        if let Err(error) = written {
             mscclrs_log::warn!(
                 ENV,
                 file = %path.display(),
@@ -145,7 +184,26 @@ pub(crate) fn keep(folder: &Path, mode: &Mode) -> OnProgress {
                 "the report of MSCCLRS_SIM_REPORT cannot be written"
             );
         }
-    })
+    };
+    let on_progress = move |progress: &Progress| {
+        let report = Report::new(&mode, progress, Some(&decisions_name));
+        tell(&path, write(&path, &unfinished, &report));
+    };
+    // The report says how many of them count, so what a process leaves unfinished does no harm.
+    let on_decisions = move |new: &[Decision]| tell(&decisions_path, append(&decisions_path, new));
+    (Box::new(on_progress), Box::new(on_decisions))
+}
+
+fn append(path: &Path, decisions: &[Decision]) -> io::Result<()> {
+    if decisions.is_empty() {
+        return Ok(());
+    }
+    let mut bytes = Vec::with_capacity(decisions.len() * DECISION_BYTES);
+    for Decision { alternatives, state } in decisions {
+        bytes.extend(alternatives.to_le_bytes());
+        bytes.extend(state.to_le_bytes());
+    }
+    File::options().append(true).create(true).mode(0o600).open(path)?.write_all(&bytes)
 }
 
 fn write(path: &PathBuf, unfinished: &PathBuf, report: &Report) -> io::Result<()> {
@@ -165,7 +223,7 @@ fn write(path: &PathBuf, unfinished: &PathBuf, report: &Report) -> io::Result<()
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use mscclrs_sim::{Check, FindingKind};
+    use mscclrs_sim::{Check, Departure, FindingKind, Unreached};
 
     use super::*;
 
@@ -200,12 +258,12 @@ mod tests {
     fn what_was_kept_last_is_read_back_and_is_its_owners_only() {
         let folder = folder("kept");
         let mode = Mode::new(Check::Checked, 7);
-        let keep_on = keep(&folder, &mode);
+        let (keep_on, _) = keep(&folder, &mode);
         let mut progress = Progress { devices: 2, launches: 1, running: 1, ..Progress::default() };
         keep_on(&progress);
         progress.finding = Some(finding());
         keep_on(&progress);
-        let other = keep(&folder, &mode);
+        let (other, _) = keep(&folder, &mode);
         other(&Progress::default());
 
         let mut reports = Report::read_all(&folder).unwrap();
@@ -222,6 +280,32 @@ mod tests {
             assert!(path.extension().unwrap() == EXTENSION, "{path:?} is left");
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn decisions_are_read_back_as_far_as_the_report_tells() {
+        let folder = folder("decisions");
+        let mode: Mode = "weak,schedule=departures:7=1".parse().unwrap();
+        let (keep_on, decide) = keep(&folder, &mode);
+        let met: Vec<Decision> =
+            (0..9).map(|n| Decision { alternatives: 2 + n as u32, state: u64::MAX - n }).collect();
+        let read = || {
+            let reports = Report::read_all(&folder).unwrap();
+            (reports[0].unreached.clone(), reports[0].read_decisions(&folder))
+        };
+        keep_on(&Progress::default());
+        assert_eq!(read().1.unwrap(), []);
+        decide(&met[..4]);
+        decide(&met[4..]);
+        let departure = Departure { decision: 7, alternative: 1 };
+        let unreached = Some(Unreached { departure, decisions: 6 });
+        keep_on(&Progress { decisions: 6, unreached, ..Progress::default() });
+        let (unreached, decisions) = read();
+        assert_eq!(decisions.unwrap(), met[..6]);
+        assert!(unreached.unwrap().starts_with("the departure 7=1 was not reached"));
+        keep_on(&Progress { decisions: 10, ..Progress::default() });
+        assert_eq!(read().1.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         fs::remove_dir_all(&folder).unwrap();
     }
 

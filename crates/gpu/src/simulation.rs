@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use mscclrs_sim::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Mode, ModeError, Outcome, Ran, Schedule, Site,
+    Mode, ModeError, Outcome, Ran, RunningKernel, Schedule, Site, Tried, Unanswered, Unreached,
+    search,
 };
 use mscclrs_sim::{DeviceConfig, Hold, World};
 
@@ -32,7 +34,7 @@ use crate::{CpuConfig, Device, Error, Result};
 /// let simulation = Simulation::start(Mode::new(Check::Checked, 7))?;
 /// let ranks = [simulation.device(0)?, simulation.device(1)?];
 /// // Launch kernels on the ranks' streams and wait for them; then:
-/// assert_eq!(simulation.finding().map(|finding| finding.to_string()), None);
+/// assert_eq!(simulation.finding()?.map(|finding| finding.to_string()), None);
 /// # drop(ranks);
 /// # Ok::<(), mscclrs_gpu::Error>(())
 /// ```
@@ -79,34 +81,45 @@ impl Simulation {
         self.world.hold()
     }
 
-    /// What was found. Blocks while lanes run, as all questions do, for a minute at most: then it is what was
-    /// known before.
-    pub fn finding(&self) -> Option<Finding> {
-        self.world.finding()
+    /// How long questions wait for lanes to come to rest; a minute if nobody says.
+    pub fn set_answer_limit(&self, limit: Duration) {
+        self.world.set_answer_limit(limit);
+    }
+
+    /// What was found. Blocks while lanes run, as all questions do; [`Error::Unanswered`] if they have not
+    /// come to rest in time: then it is not known.
+    pub fn finding(&self) -> Result<Option<Finding>> {
+        Ok(self.world.finding()?)
     }
 
     /// The decisions that the run met, where its schedule is one of departures; at most a million.
     /// Blocks while lanes run.
-    pub fn decisions(&self) -> Vec<Decision> {
-        self.world.decisions()
+    pub fn decisions(&self) -> Result<Vec<Decision>> {
+        Ok(self.world.decisions()?)
+    }
+
+    /// The first departure of the mode that the run has not come to; if all its work has ended, the run is
+    /// not the one that the mode is of. Blocks while lanes run.
+    pub fn unreached(&self) -> Result<Option<Unreached>> {
+        Ok(self.world.unreached()?)
     }
 
     /// How many accesses kernels made, and a number that stands for all of them and their order: two runs
     /// with equal ones were the same. Blocks while lanes run.
-    pub fn trace_sum(&self) -> (u64, u64) {
-        self.world.trace_sum()
+    pub fn trace_sum(&self) -> Result<(u64, u64)> {
+        Ok(self.world.trace_sum()?)
     }
 
     /// Names of the kernels that were launched, for tests that want to be sure that theirs ran. Blocks while
     /// lanes run.
-    pub fn kernels(&self) -> BTreeSet<&'static str> {
-        self.world.kernels()
+    pub fn kernels(&self) -> Result<BTreeSet<&'static str>> {
+        Ok(self.world.kernels()?)
     }
 
     /// All accesses in their order, in the form that Perfetto and chrome://tracing read, if they are
     /// kept: a process a device, a thread a lane, a microsecond a step. Blocks while lanes run.
-    pub fn timeline(&self) -> Option<String> {
-        self.world.timeline().filter(|_| self.timeline)
+    pub fn timeline(&self) -> Result<Option<String>> {
+        Ok(self.world.timeline()?.filter(|_| self.timeline))
     }
 }
 
@@ -115,7 +128,7 @@ impl Simulation {
 /// The program takes the simulation's devices, launches kernels and waits for them, on threads of its own
 /// if it has several ranks, and leaves nothing behind: every run begins as the first one did. Its error is
 /// what it finds wrong itself, a result for one. An error of this function is that a simulation could not
-/// be started.
+/// be started, or that its lanes still run after the program: then what there is to find is not known.
 pub fn run_once<E: fmt::Display>(
     mode: &Mode,
     config: &CpuConfig,
@@ -123,7 +136,12 @@ pub fn run_once<E: fmt::Display>(
 ) -> Result<Ran> {
     let simulation = Simulation::with_config(mode.clone(), config.clone(), false)?;
     let wrong = program(&simulation).err().map(|error| error.to_string());
-    Ok(Ran { decisions: simulation.decisions(), finding: simulation.finding(), wrong })
+    Ok(Ran {
+        decisions: simulation.decisions()?,
+        finding: simulation.finding()?,
+        wrong,
+        unreached: simulation.unreached()?,
+    })
 }
 
 /// Runs a small program in every order that few departures make, with fewer first, until a run is not

@@ -134,15 +134,12 @@ impl BlockState {
             watch.meet(waiting.iter().map(|lane| first + lane));
         }
         if let (Some((watch, first)), true) = (self.checked(), self.exited.get() > 0) {
-            // A wait that ended early is why a lane may leave others behind.
-            let gone = |lane: u32| {
-                let bit = 1 << (lane % WARP);
-                let exited = self.warps[(lane / WARP) as usize].exited.get() & bit != 0;
-                exited && !self.lanes[lane as usize].ended_early.get()
+            let gone = |&lane: &u32| {
+                self.warps[(lane / WARP) as usize].exited.get() & 1 << (lane % WARP) != 0
             };
-            let lanes = 0..self.lanes.len() as u32;
-            let early = lanes.clone().any(|lane| self.lanes[lane as usize].ended_early.get());
-            if let Some(lane) = lanes.into_iter().find(|&lane| gone(lane)).filter(|_| !early) {
+            // A wait that ended early is why a lane may leave others behind.
+            let gone = (0..self.lanes.len() as u32).find(gone).filter(|_| !watch.is_spoilt());
+            if let Some(lane) = gone {
                 let what = "lanes wait at the barrier of a block for one that has ended; all lanes of a \
                             block come to a barrier or none";
                 let line = self.barrier_line.get().map(|(_, line)| line);
@@ -235,11 +232,7 @@ impl BlockState {
             && here != mask
         {
             let missing = (mask & !here).trailing_zeros();
-            let early = (0..WARP).any(|bit| {
-                let lane = self.lanes.get((warp_index * WARP + bit) as usize);
-                lane.is_some_and(|lane| lane.ended_early.get())
-            });
-            if !early {
+            if !watch.is_spoilt() {
                 let what = format!(
                     "lanes of warp {warp_index} meet by the mask {mask:#x}, but its lane {missing} has \
                      ended or does not exist"
@@ -282,9 +275,9 @@ impl BlockState {
     fn exit(&self, lane: u32) -> Result<(), String> {
         self.progress.set(true);
         self.exited.set(self.exited.get() + 1);
-        self.open_barrier(None);
         let (warp, bit) = (&self.warps[(lane / WARP) as usize], lane % WARP);
         warp.exited.set(warp.exited.get() | 1 << bit);
+        self.open_barrier(None);
         let mut left = warp.waiting.get();
         while left != 0 {
             let mask = warp.slots[left.trailing_zeros() as usize].get().mask;

@@ -44,8 +44,6 @@ pub(crate) struct Lane {
     /// The word and value of a wait that only its timer ended: to wait for the same again is no
     /// progress.
     pub(crate) fruitless: Cell<(usize, u64)>,
-    /// Whether its code ended since a wait ended early.
-    pub(crate) ended_early: Cell<bool>,
     /// Whether it is about to make an access that others can take part in synchronising by.
     pub(crate) parked: Cell<bool>,
 }
@@ -60,7 +58,6 @@ impl Lane {
             result: Cell::new(0),
             look: Cell::new(false),
             fruitless: Cell::new((0, 0)),
-            ended_early: Cell::new(false),
             parked: Cell::new(false),
         }
     }
@@ -183,10 +180,9 @@ impl Engine for Lane {
         Some(watch.now())
     }
 
-    fn ended(&self, early: bool) {
-        self.ended_early.set(early);
-        if let (Some((watch, _)), true) = (self.watch(), early) {
-            watch.ended_early();
+    fn wait_ended_early(&self) {
+        if let Some((watch, _)) = self.watch() {
+            watch.wait_ended_early();
         }
     }
 

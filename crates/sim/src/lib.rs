@@ -26,8 +26,9 @@ pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_report
 pub use error::{LaunchError, Stopped};
 pub use exact::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnProgress, OnTimeline, Outcome,
-    Progress, Ran, Schedule, Site, TestMemory, World, explore, shorten,
+    Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnDecisions, OnProgress,
+    OnTimeline, Outcome, Progress, Ran, RunningKernel, Schedule, Site, TestMemory, Tried,
+    Unanswered, Unreached, World, explore, search, shorten,
 };
 pub use point::Point;
 pub use reaper::release_later;

@@ -66,7 +66,7 @@ fn round(world: &World, device: &std::sync::Arc<mscclrs_sim::Device>) {
         }
         assert_eq!(queue.synchronize(LIMIT), Ok(true));
     }
-    assert_eq!(world.finding().map(|finding| finding.to_string()), None);
+    assert_eq!(world.finding().unwrap().map(|finding| finding.to_string()), None);
 }
 
 #[test]

@@ -47,12 +47,12 @@ pub(crate) fn run(
         None => Collectives::new(communicator)?,
         Some(tuning) => Collectives::with_tuning(communicator, tuning)?,
     };
-    let memory = Memory::new(&collectives, collective, largest, options.buffers)?;
+    let memory = Memory::new(&collectives, collective, largest, options.data.buffers)?;
     let rivals = compare::rivals(rank, collective, options, largest)?;
     let yardstick = yardstick(rank, options, largest)?;
     let schedule = options.schedule(device.kind(), 2 * count);
     let harness = Harness::new(communicator, &rank.stream, schedule)?;
-    let checker = Checker { rank, memory: &memory, fault: options.inject_fault };
+    let checker = Checker { rank, memory: &memory, fault: options.data.inject_fault };
     let names = header::devices(rank)?;
     let json = options.output.json.as_deref();
     let mut report = rank.is_first().then(|| Report::open(json, 2 * count));
@@ -130,10 +130,10 @@ fn require_same(rank: &Rank, collective: Collective, options: &CollectiveOptions
         format!("-n {}", given(options.iterations)),
         format!("-w {}", given(options.warm_up)),
         format!("-c {:?}", options.check),
-        format!("-d {:?}", options.types),
-        format!("-o {:?}", options.ops),
+        format!("-d {:?}", options.data.types),
+        format!("-o {:?}", options.data.ops),
         format!("-G {:?}", options.graph),
-        format!("--buffers {:?}", options.buffers),
+        format!("--buffers {:?}", options.data.buffers),
         format!("--algorithm {:?}", options.algorithm),
         format!("--compare {:?}", options.compare),
         format!("--bare {:?}", options.bare),
@@ -301,7 +301,7 @@ impl Run<'_> {
             ranks,
             device: self.rank.communicator.device().name(),
             graph: self.options.graph,
-            buffers: match self.options.buffers {
+            buffers: match self.options.data.buffers {
                 Buffers::Plain => "plain".into(),
                 Buffers::Symmetric => "symmetric".into(),
             },

@@ -31,7 +31,7 @@ impl CollectiveOptions {
         let sweep = self.sweep(plan.kind)?;
         if lines(collective, self, sweep, plan.ranks()).next().is_none() {
             let least =
-                self.types.0.iter().map(|t| collective.element(t.size(), plan.ranks())).min();
+                self.data.types.0.iter().map(|t| collective.element(t.size(), plan.ranks())).min();
             return Err(usage!(
                 "{}: no size of this run comes to one element{} on {} ranks; allowed are sizes from \
                  {} bytes",
@@ -171,7 +171,7 @@ pub(crate) fn lines(
     sweep: Sweep,
     ranks: u32,
 ) -> impl Iterator<Item = Line> {
-    lines_of(collective, (&options.types, &options.ops), sweep, ranks)
+    lines_of(collective, (&options.data.types, &options.data.ops), sweep, ranks)
 }
 
 /// As [`lines`], of these types and operations.
@@ -228,7 +228,7 @@ pub(crate) fn left_out(
             )
         })
     };
-    options.types.0.iter().filter_map(of_type).collect()
+    options.data.types.0.iter().filter_map(of_type).collect()
 }
 
 #[cfg(test)]

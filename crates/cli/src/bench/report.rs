@@ -60,6 +60,11 @@ impl Report {
         self.bar.inc(1);
     }
 
+    /// What is done now beside what is measured.
+    pub(crate) fn note(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
     /// Prints lines of the table.
     pub(crate) fn print(&mut self, lines: &str) -> Result<()> {
         let table = &mut self.table;

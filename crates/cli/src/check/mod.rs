@@ -5,6 +5,7 @@
 
 mod findings;
 mod options;
+mod orders;
 mod own;
 mod program;
 mod quote;

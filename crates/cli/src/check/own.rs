@@ -10,10 +10,13 @@ use anyhow::{Context, Result, anyhow};
 use mscclrs_collectives::{AllGather, AllReduce, Collectives, Shape, Tuning};
 use mscclrs_core::{LocalBootstrap, check_environment};
 use mscclrs_gpu::CpuConfig;
-use mscclrs_gpu::simulation::{Check, Mode, ReportedFinding, Simulation};
+use mscclrs_gpu::simulation::{
+    Check, Decision, Mode, ReportedFinding, Schedule, Simulation, Unreached,
+};
 
 use super::findings::{self, Found};
 use super::options::{Looks, OwnOptions, word};
+use super::orders::{self, Halt, Try};
 use super::report::{Row, Table};
 use crate::bench::check::Checker;
 use crate::bench::collective::enqueue;
@@ -39,9 +42,10 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
     check_environment().map_err(|error| usage!("{error}"))?;
     let config = CpuConfig::from_env().map_err(|error| usage!("{error}"))?;
     let sweep = own.sweep()?;
-    let lines: Vec<Line> = lines_of(collective, (&own.types, &own.ops), sweep, own.ranks).collect();
+    let lines: Vec<Line> =
+        lines_of(collective, (&own.data.types, &own.data.ops), sweep, own.ranks).collect();
     if lines.is_empty() {
-        let sizes = own.types.0.iter().map(|t| collective.element(t.size(), own.ranks));
+        let sizes = own.data.types.0.iter().map(|t| collective.element(t.size(), own.ranks));
         return Err(usage!(
             "-e: no size of this check comes to one element{} on {} ranks; allowed are sizes from {} \
              bytes",
@@ -53,9 +57,10 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
     let subjects = subjects(collective, &own.algorithms)?;
     let names: Vec<String> = subjects.iter().map(|subject| subject.name.clone()).collect();
     let checks = looks.checks();
-    let steps = looks.seeds() * (checks.len() * subjects.len()) as u64;
-    let title = title(collective, own, &lines, looks);
-    let mut table = Table::open(looks.json.as_deref(), steps, &title, &names);
+    let steps = looks.steps(subjects.len());
+    let (told, runs) = looks.told();
+    let title = title(collective, own, &lines, &told);
+    let mut table = Table::open(looks.json.as_deref(), steps, (&title, runs), &names);
     let mut all = Vec::new();
     let mut trace = None;
     for (subject, check) in
@@ -75,18 +80,31 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
         };
         let mut new = Vec::new();
         let mut row = Row::new(collective.name(), Some(subject.name.clone()), word(check));
-        for (mode, outcome) in case.run_all(looks, check, &table)? {
-            row.seeds += 1;
+        let again = |mode: &Mode| again(collective, own, subject, mode);
+        let outcomes = match looks.orders() {
+            Some(most) => case.explore((check, most), &table, &mut row)?,
+            None => case.run_all(looks, check, &table)?,
+        };
+        for (mode, outcome) in outcomes {
+            row.seeds += u64::from(row.orders.is_none());
             row.accesses += outcome.accesses;
             trace = trace.or(outcome.timeline);
             let Some(first) = outcome.finding else { continue };
             row.findings += 1;
-            let again = again(collective, own, subject, &mode);
-            let found = Found { first, runs: 1, mode: mode.to_string(), again };
-            findings::add(&mut row.found, found.clone());
-            if findings::add(&mut all, found.clone()) {
-                new.push(found);
+            let mut found = Found::new(first, &mode, again(&mode));
+            if findings::is_new(&all, &found) {
+                let short = Case { trace: Trace::Nothing, ..case };
+                let run = |mode: &Mode, _| {
+                    table.note(format!("{} {mode}", subject.name));
+                    short.tried(mode).map(|(tried, _)| tried)
+                };
+                match orders::shorten(&mut found, &mode, looks.shorten(), again, run) {
+                    Ok(()) => new.push(found.clone()),
+                    Err(halt) => return halt.end(),
+                }
             }
+            findings::add(&mut row.found, found.clone());
+            findings::add(&mut all, found);
         }
         table.add(&row)?;
         new.iter().try_for_each(|found| table.tell(found))?;
@@ -106,19 +124,18 @@ pub(super) fn run(collective: Collective, own: &OwnOptions, looks: &Looks) -> Re
 }
 
 /// For people: what is checked.
-fn title(collective: Collective, own: &OwnOptions, lines: &[Line], looks: &Looks) -> String {
-    let types: Vec<_> = own.types.0.iter().map(|data_type| type_name(*data_type)).collect();
+fn title(collective: Collective, own: &OwnOptions, lines: &[Line], runs: &str) -> String {
+    let types: Vec<_> = own.data.types.0.iter().map(|data_type| type_name(*data_type)).collect();
     // Sizes of less than an element are left out.
     let sizes = || lines.iter().map(|line| line.bytes);
     let (least, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     format!(
-        "{}, {} ranks, {} to {} bytes of {}: {}",
+        "{}, {} ranks, {} to {} bytes of {}: {runs}",
         collective.name(),
         own.ranks,
         format_size(least),
         format_size(largest),
-        types.join(", "),
-        looks.told()
+        types.join(", ")
     )
 }
 
@@ -164,21 +181,29 @@ fn again(collective: Collective, own: &OwnOptions, subject: &Subject, mode: &Mod
     if let Some(end) = own.end {
         command.push_str(&format!(" -e {end}"));
     }
-    command
-        .push_str(&format!(" -d {}", names(own.types.0.iter().map(|t| type_name(*t)).collect())));
+    command.push_str(&format!(
+        " -d {}",
+        names(own.data.types.0.iter().map(|t| type_name(*t)).collect())
+    ));
     if collective == Collective::AllReduce {
-        command.push_str(&format!(" -o {}", names(own.ops.0.iter().map(|op| op.name()).collect())));
+        command.push_str(&format!(
+            " -o {}",
+            names(own.data.ops.0.iter().map(|op| op.name()).collect())
+        ));
     }
-    if own.buffers == Buffers::Plain {
+    if own.data.buffers == Buffers::Plain {
         command.push_str(" --buffers plain");
     }
-    if let Some(schedule) = &mode.schedule {
-        command.push_str(&format!(" --schedule {}", schedule.name()));
+    command.push_str(&format!(" --mode {}", word(mode.check)));
+    match &mode.schedule {
+        Some(departures @ Schedule::Departures(_)) => format!("{command} --schedule {departures}"),
+        Some(order) => format!("{command} --schedule {order} --first-seed {} --seeds 1", mode.seed),
+        None => format!("{command} --first-seed {} --seeds 1", mode.seed),
     }
-    format!("{command} --mode {} --first-seed {} --seeds 1", word(mode.check), mode.seed)
 }
 
 /// What is simulated again and again.
+#[derive(Clone, Copy)]
 struct Case<'a> {
     collective: Collective,
     own: &'a OwnOptions,
@@ -210,6 +235,9 @@ struct Outcome {
     accesses: u64,
     finding: Option<ReportedFinding>,
     timeline: Option<String>,
+    /// Where departures make the run.
+    decisions: Vec<Decision>,
+    unreached: Option<Unreached>,
 }
 
 impl Case<'_> {
@@ -259,6 +287,9 @@ impl Case<'_> {
         let mut whole = Vec::new();
         for (mode, outcome) in outcomes.into_values() {
             let outcome = outcome.with_context(|| format!("{} in {mode}", self.subject.name))?;
+            if let (Some(unreached), None) = (outcome.unreached, &outcome.finding) {
+                return Err(orders::not_reached(&unreached.to_string()));
+            }
             let is_last = outcome.finding.is_some() && !looks.keep_going;
             whole.push((mode, outcome));
             if is_last {
@@ -266,6 +297,39 @@ impl Case<'_> {
             }
         }
         Ok(whole)
+    }
+
+    /// The outcomes of every order that few departures make, up to the first finding: all accesses, and the
+    /// run that has it.
+    fn explore(
+        &self,
+        (check, (departures, runs)): (Check, (u32, u64)),
+        table: &Table,
+        row: &mut Row,
+    ) -> Result<Vec<(Mode, Outcome)>> {
+        let mut last = None;
+        let explored = orders::explore((check, departures, runs), |mode| {
+            table.step(format!("{} {mode}", self.subject.name));
+            let (tried, mut outcome) = self.tried(mode)?;
+            outcome.finding.clone_from(&tried.found);
+            if let Some((_, Outcome { accesses, .. })) = last.take() {
+                outcome.accesses += accesses;
+            }
+            last = Some((mode.clone(), outcome));
+            Ok(tried)
+        });
+        let (orders, _) = explored.map_err(|halt| {
+            halt.error().context(format!("{} in {} mode", self.subject.name, word(check)))
+        })?;
+        row.orders = Some(orders);
+        Ok(last.into_iter().collect())
+    }
+
+    /// A run that departures make.
+    fn tried(&self, mode: &Mode) -> Result<(Try, Outcome), Halt> {
+        let mut outcome = self.run(mode).map_err(Halt::Failed)?;
+        let decisions = std::mem::take(&mut outcome.decisions);
+        Ok((Try { decisions, found: outcome.finding.take() }, outcome))
     }
 
     /// All calls in one simulation. An error if it could not be run.
@@ -284,15 +348,23 @@ impl Case<'_> {
             let panicked = |_| Err(anyhow!("a rank panicked"));
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
         });
-        let (accesses, _) = simulation.trace_sum();
-        let timeline = |finding: &Option<ReportedFinding>| {
+        let (accesses, _) = simulation.trace_sum()?;
+        let timeline = |finding: &Option<ReportedFinding>| -> Result<Option<String>> {
             let is_wanted = self.trace == Trace::Everything || finding.is_some();
-            if is_wanted { simulation.timeline() } else { None }
+            Ok(if is_wanted { simulation.timeline()? } else { None })
         };
-        if let Some(finding) = simulation.finding() {
+        let outcome = |finding: Option<ReportedFinding>| -> Result<Outcome> {
+            Ok(Outcome {
+                accesses,
+                timeline: timeline(&finding)?,
+                finding,
+                decisions: simulation.decisions()?,
+                unreached: simulation.unreached()?,
+            })
+        };
+        if let Some(finding) = simulation.finding()? {
             // Every rank has an error that says the same.
-            let finding = Some(ReportedFinding::from(&finding));
-            return Ok(Outcome { accesses, timeline: timeline(&finding), finding });
+            return outcome(Some(ReportedFinding::from(&finding)));
         }
         let mut wrong: Option<Wrong> = None;
         for (rank, end) in ends.into_iter().enumerate() {
@@ -307,7 +379,7 @@ impl Case<'_> {
             text: format!("{WRONG_RESULT}: {}", wrong.what),
             sites: Vec::new(),
         });
-        Ok(Outcome { accesses, timeline: timeline(&finding), finding })
+        outcome(finding)
     }
 
     /// One rank's part; gives what is wrong with its results.
@@ -334,8 +406,8 @@ impl Case<'_> {
         let collectives =
             Collectives::with_tuning(&rank.communicator, self.subject.tuning.clone())?;
         let largest = self.lines.iter().map(|line| line.bytes).max().unwrap_or(0);
-        let memory = Memory::new(&collectives, self.collective, largest, self.own.buffers)?;
-        let checker = Checker { rank, memory: &memory, fault: self.own.inject_fault };
+        let memory = Memory::new(&collectives, self.collective, largest, self.own.data.buffers)?;
+        let checker = Checker { rank, memory: &memory, fault: self.own.data.inject_fault };
         let bootstrap = rank.communicator.bootstrap();
         for (line, in_place) in self.lines.iter().flat_map(|line| [(line, false), (line, true)]) {
             let Line { count, data_type, op, bytes } = *line;

@@ -1,14 +1,17 @@
 //! `check -- COMMAND`: a program that is run again and again, each time in another simulation.
 
+use std::ffi::OsString;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use mscclrs_core::env;
 use mscclrs_gpu::simulation::{Check, Mode, Report, ReportedFinding};
 use tempfile::TempDir;
 
 use super::findings::{self, Found};
 use super::options::{CheckOptions, word};
+use super::orders::{self, Halt, Try, not_reached};
 use super::quote;
 use super::report::{Row, Table};
 use crate::bench::files;
@@ -21,52 +24,148 @@ const SIGSEGV: i32 = 11;
 /// Lines of a command's output that are shown.
 const SHOWN: usize = 20;
 
-/// Runs the command once for each mode and seed, or until something is found.
+/// Runs the command once for each mode and seed, or in every order of few departures, or until something is
+/// found.
 pub(super) fn run(options: &CheckOptions) -> Result<ExitCode> {
     let looks = &options.looks;
+    let (told, runs) = looks.told();
     let command = quote::words(options.command.iter().map(|word| word.as_os_str()));
-    let checks = looks.checks();
-    let steps = looks.seeds() * checks.len() as u64;
-    let mut runner = Runner::new()?;
-    let mut table =
-        Table::open(looks.json.as_deref(), steps, &format!("{command}: {}", looks.told()), &[]);
-    let mut all = Vec::new();
-    let mut trace = Traced { options, is_written: false };
-    for check in checks {
-        let mut row = Row::new(&command, None, word(check));
+    let title = format!("{command}: {told}");
+    let mut program = Program {
+        options,
+        runner: Runner::new()?,
+        table: Table::open(looks.json.as_deref(), looks.steps(1), (&title, runs), &[]),
+        trace: Traced { options, is_written: false },
+        command,
+        all: Vec::new(),
+    };
+    for check in looks.checks() {
+        let mut row = Row::new(&program.command, None, word(check));
         row.kernels = Some(0);
-        for mode in looks.modes(check) {
-            table.step(mode.to_string());
-            let ran = match Ran::new(options, &mode, &mut runner)? {
-                Ok(ran) => ran,
-                Err(status) => return Ok(status),
-            };
-            row.seeds += 1;
-            row.kernels = row.kernels.map(|kernels| kernels + ran.kernels());
-            row.accesses += ran.reports.iter().map(|report| report.accesses).sum::<u64>();
-            trace.keep(&ran, steps)?;
-            let Some(first) = ran.verdict(options, &command, check)? else { continue };
-            row.findings += 1;
-            let again = again(&command, &mode);
-            let found = Found { first, runs: 1, mode: mode.to_string(), again };
-            findings::add(&mut row.found, found.clone());
-            let is_new = findings::add(&mut all, found.clone());
-            if !looks.keep_going {
-                break;
-            }
-            if is_new {
-                table.tell(&found)?;
-            }
+        let made = match looks.orders() {
+            Some((departures, runs)) => program.every_order((check, departures, runs), &mut row),
+            None => program.every_seed(check, &mut row),
+        };
+        if let Err(halt) = made {
+            return halt.end();
         }
-        table.add(&row)?;
-        if let (Some(found), false) = (all.first(), looks.keep_going) {
-            table.tell(found)?;
+        program.table.add(&row)?;
+        if let (Some(found), false) = (program.all.first(), looks.keep_going) {
+            program.table.tell(found)?;
             break;
         }
     }
-    table.finish(&all)?;
-    trace.say();
-    Ok(ExitCode::from(u8::from(!all.is_empty())))
+    program.table.finish(&program.all)?;
+    program.trace.say();
+    Ok(ExitCode::from(u8::from(!program.all.is_empty())))
+}
+
+/// The command that is run again and again.
+struct Program<'a> {
+    options: &'a CheckOptions,
+    /// As a shell reads it.
+    command: String,
+    runner: Runner,
+    table: Table,
+    trace: Traced<'a>,
+    /// What was found.
+    all: Vec<Found>,
+}
+
+impl Program<'_> {
+    fn every_seed(&mut self, check: Check, row: &mut Row) -> Result<(), Halt> {
+        let looks = &self.options.looks;
+        for mode in looks.modes(check) {
+            self.table.step(mode.to_string());
+            let ran = self.run(&mode, self.options.time_limit(), Some(row))?;
+            row.seeds += 1;
+            let verdict = self.verdict(&ran, check)?;
+            let unreached = ran.reports.iter().find_map(|report| report.unreached.as_ref());
+            match (verdict, unreached) {
+                (Some(found), _) => self.found(found, &mode, row)?,
+                (None, Some(unreached)) => return Err(Halt::Failed(not_reached(unreached))),
+                (None, None) => continue,
+            }
+            if !looks.keep_going {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn every_order(&mut self, most: (Check, u32, u64), row: &mut Row) -> Result<(), Halt> {
+        let (orders, found) = orders::explore(most, |mode| {
+            self.table.step(mode.to_string());
+            let ran = self.run(mode, self.options.time_limit(), Some(row))?;
+            self.tried(mode, &ran)
+        })?;
+        row.orders = Some(orders);
+        match found {
+            Some((mode, found)) => self.found(found, &mode, row),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds what a run has found, with the shortest run that has such a fault.
+    fn found(&mut self, first: ReportedFinding, mode: &Mode, row: &mut Row) -> Result<(), Halt> {
+        row.findings += 1;
+        let command = self.command.clone();
+        let again = |mode: &Mode| again(&command, mode);
+        let mut found = Found::new(first, mode, again(mode));
+        let is_new = findings::is_new(&self.all, &found);
+        if is_new {
+            let limit = self.options.looks.shorten();
+            orders::shorten(&mut found, mode, limit, again, |mode, left| {
+                self.table.note(mode.to_string());
+                let ran = self.run(mode, left, None)?;
+                match ran.ended.end {
+                    End::OverTime if left < self.options.time_limit() => Err(Halt::Over),
+                    _ => self.tried(mode, &ran),
+                }
+            })?;
+        }
+        findings::add(&mut row.found, found.clone());
+        if is_new && self.options.looks.keep_going {
+            self.table.tell(&found).map_err(Halt::Failed)?;
+        }
+        findings::add(&mut self.all, found);
+        Ok(())
+    }
+
+    /// Runs it once, for no longer than the limit and the options say; what is counted in a row has a trace
+    /// too.
+    fn run(&mut self, mode: &Mode, limit: Duration, row: Option<&mut Row>) -> Result<Ran, Halt> {
+        let limit = limit.min(self.options.time_limit());
+        let traces = row.is_some() && self.options.looks.trace.is_some();
+        let ran = Ran::new(&self.options.command, mode, (limit, traces), &mut self.runner)?;
+        if let Some(row) = row {
+            row.kernels = row.kernels.map(|kernels| kernels + ran.kernels());
+            row.accesses += ran.reports.iter().map(|report| report.accesses).sum::<u64>();
+            self.trace.keep(&ran, self.options.looks.steps(1)).map_err(Halt::Failed)?;
+        }
+        Ok(ran)
+    }
+
+    /// A run that departures make.
+    fn tried(&self, mode: &Mode, ran: &Ran) -> Result<Try, Halt> {
+        let found = self.verdict(ran, mode.check)?;
+        let mut of_kernels = ran.reports.iter().filter(|report| report.launches > 0);
+        let decisions = match (of_kernels.next(), of_kernels.next()) {
+            (Some(_), Some(_)) => {
+                return Err(Halt::Failed(anyhow!(
+                    "several processes of the command run kernels, each in an order of its own"
+                )));
+            }
+            (Some(report), None) => report.read_decisions(ran.folder.path()),
+            (None, _) => Ok(Vec::new()),
+        };
+        let decisions = decisions.context("the decisions that the command reported cannot be read");
+        Ok(Try { decisions: decisions.map_err(Halt::Failed)?, found })
+    }
+
+    fn verdict(&self, ran: &Ran, check: Check) -> Result<Option<ReportedFinding>, Halt> {
+        ran.verdict(self.options, &self.command, check).map_err(Halt::Failed)
+    }
 }
 
 /// What a shell runs to see a mode's run again.
@@ -85,35 +184,38 @@ struct Ran {
 const TRACE: &str = "trace";
 
 impl Ran {
-    /// Runs it. Without a run there is an exit status, and all is said.
     fn new(
-        options: &CheckOptions,
+        words: &[OsString],
         mode: &Mode,
+        (limit, traces): (Duration, bool),
         runner: &mut Runner,
-    ) -> Result<Result<Ran, ExitCode>> {
+    ) -> Result<Ran, Halt> {
         let folder = tempfile::Builder::new()
             .prefix("mscclrs-check-")
             .tempdir()
-            .context("no folder can be made for what the command reports")?;
-        let mut command = Command::new(&options.command[0]);
-        command.args(&options.command[1..]);
+            .context("no folder can be made for what the command reports")
+            .map_err(Halt::Failed)?;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.env(env::DEVICE.name, "cpu").env(env::SIM.name, mode.to_string());
         command.env(env::SIM_REPORT.name, folder.path());
-        match options.looks.trace {
-            Some(_) => command.env(env::SIM_TRACE.name, folder.path().join(TRACE)),
-            None => command.env_remove(env::SIM_TRACE.name),
+        match traces {
+            true => command.env(env::SIM_TRACE.name, folder.path().join(TRACE)),
+            false => command.env_remove(env::SIM_TRACE.name),
         };
-        let ended = match runner.run(command, options.time_limit())? {
+        let ended = match runner.run(command, limit).map_err(Halt::Failed)? {
             Ok(ended) => ended,
-            Err(refused) => return Ok(Err(refused.tell())),
+            Err(refused) => return Err(Halt::Said(refused.tell())),
         };
         if let End::Asked(signal) = ended.end {
             say!("mscclrs: the check was interrupted in {mode}; nothing more is run");
-            return Ok(Err(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))));
+            let status = ExitCode::from(u8::try_from(128 + signal).unwrap_or(1));
+            return Err(Halt::Said(status));
         }
         let reports = Report::read_all(folder.path())
-            .context("what the command reported cannot be read; is it of another version?")?;
-        Ok(Ok(Ran { ended, reports, folder }))
+            .context("what the command reported cannot be read; is it of another version?")
+            .map_err(Halt::Failed)?;
+        Ok(Ran { ended, reports, folder })
     }
 
     fn kernels(&self) -> u64 {
@@ -275,6 +377,7 @@ mod tests {
                 text: kind.into(),
                 sites: Vec::new(),
             }),
+            ..Report::default()
         }
     }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::findings::Found;
+use super::findings::{Found, Shortest};
+use super::orders::Orders;
 use crate::bench::report::Report;
 
 /// A row: the runs of one mode of what is checked.
@@ -17,8 +18,10 @@ pub(super) struct Row {
     /// Of a collective.
     pub(super) algorithm: Option<String>,
     pub(super) mode: &'static str,
-    /// Seeds that were run.
+    /// Runs of a seed each, or of the departures that were given.
     pub(super) seeds: u64,
+    /// Runs of every order that few departures make.
+    pub(super) orders: Option<Orders>,
     /// Of a command: kernels that were begun.
     pub(super) kernels: Option<u64>,
     /// Accesses of lanes that were looked at.
@@ -35,6 +38,7 @@ impl Row {
             algorithm,
             mode,
             seeds: 0,
+            orders: None,
             kernels: None,
             accesses: 0,
             findings: 0,
@@ -53,11 +57,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// `algorithms` are all there will be; without any, what is checked is a command.
+    /// `runs` is what there are so many of in each row. `algorithms` are all there will be; without any, what
+    /// is checked is a command.
     pub(super) fn open(
         json: Option<&Path>,
         steps: u64,
-        title: &str,
+        (title, runs): (&str, &str),
         algorithms: &[String],
     ) -> Table {
         let widest = algorithms.iter().map(String::len).max().unwrap_or(0);
@@ -65,7 +70,7 @@ impl Table {
         if widest > 0 {
             let _ = write!(head, " {:widest$}", "algorithm");
         }
-        let _ = write!(head, " {:8} {:>6}", "mode", "seeds");
+        let _ = write!(head, " {:8} {:>6}", "mode", runs);
         if widest == 0 {
             let _ = write!(head, " {:>9}", "kernels");
         }
@@ -86,11 +91,25 @@ impl Table {
         self.report.step(what);
     }
 
+    /// What is run now beside the steps.
+    pub(super) fn note(&self, what: String) {
+        self.report.note(what);
+    }
+
     /// A finding that was not told yet.
     pub(super) fn tell(&mut self, found: &Found) -> Result<()> {
-        let Found { first, mode, again, .. } = found;
-        let text = &first.text;
-        let lines = format!("\n{text}\n\n  found with {mode}; to see it again:\n    {again}\n");
+        let Found { first, mode, again, shortest, shortening, .. } = found;
+        let text = shortest.as_ref().map_or(&first.text, |shortest| &shortest.text);
+        let mut lines = format!("\n{text}\n\n  found with {mode}; to see it again:\n    {again}\n");
+        if let Some(told) = shortening {
+            let _ = write!(lines, "  {told}");
+        }
+        if let Some(Shortest { again, .. }) = shortest {
+            let _ = write!(lines, "; to see it again:\n    {again}");
+        }
+        if shortening.is_some() {
+            lines.push('\n');
+        }
         self.print(&lines)
     }
 
@@ -101,11 +120,15 @@ impl Table {
             let algorithm = row.algorithm.as_deref().unwrap_or_default();
             let _ = write!(line, " {algorithm:width$}", width = self.widest);
         }
-        let _ = write!(line, " {:8} {:>6}", row.mode, row.seeds);
+        let runs = row.orders.as_ref().map_or(row.seeds, Orders::runs);
+        let _ = write!(line, " {:8} {runs:>6}", row.mode);
         if let Some(kernels) = row.kernels {
             let _ = write!(line, " {kernels:>9}");
         }
         let _ = write!(line, " {:>13} {:>9}", row.accesses, row.findings);
+        if let Some(orders) = &row.orders {
+            let _ = write!(line, "\n#   {}", orders.told(row.findings > 0));
+        }
         self.findings += row.findings;
         self.print(&line)?;
         self.report.write(row)

@@ -46,6 +46,9 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
             read.err().map(|_| "the list cannot be read".into())
         }
         Reader::LogFile => value.parse::<FilePattern>().err().map(|error| error.to_string()),
+        Reader::FileToWrite | Reader::Folder if env::SIM.find(source).is_none() => {
+            Some(format!("it is for a simulation, and {} is not set", env::SIM.name))
+        }
         Reader::Folder => {
             let is_there = std::path::Path::new(value).is_dir();
             (!is_there).then(|| "there is no such folder".into())
@@ -61,7 +64,7 @@ fn error(variable: &env::Variable, value: &str, source: Source<'_>) -> Option<St
     }
 }
 
-/// Who parses a text.
+/// Who parses a text. A file to write and a folder are those of a simulation.
 enum Reader {
     Address,
     FileToWrite,
@@ -167,7 +170,13 @@ mod tests {
             (&[("MSCCLRS_ADDRESS", "here")], "MSCCLRS_ADDRESS", "port is missing"),
             (&[("MSCCLPP_SOCKET_IFNAME", "eth,")], "MSCCLRS_SOCKET_IFNAME", "cannot be read"),
             (&[("MSCCLRS_SECRET", "short")], "MSCCLRS_SECRET", "not allowed"),
-            (&[("MSCCLRS_SIM_TRACE", "/nowhere/run")], "MSCCLRS_SIM_TRACE", "no such folder"),
+            (
+                &[("MSCCLRS_SIM_TRACE", "/nowhere/run"), ("MSCCLRS_SIM", "checked")],
+                "MSCCLRS_SIM_TRACE",
+                "no such folder",
+            ),
+            (&[("MSCCLRS_SIM_TRACE", "run")], "MSCCLRS_SIM_TRACE", "MSCCLRS_SIM is not set"),
+            (&[("MSCCLRS_SIM_REPORT", "/tmp")], "MSCCLRS_SIM_REPORT", "MSCCLRS_SIM is not set"),
         ] {
             let found = find(pairs, name);
             assert!(found.error.as_deref().is_some_and(|text| text.contains(error)), "{found:?}");

@@ -87,13 +87,13 @@ fn simulate(
 ) -> BTreeSet<&'static str> {
     let simulation = Simulation::with_config(mode.clone(), config(), false).unwrap();
     let results = run_ranks(&simulation, ranks, tuning, run);
-    if let Some(finding) = simulation.finding() {
+    if let Some(finding) = simulation.finding().unwrap() {
         panic!("{what}, MSCCLRS_SIM={mode}\n{finding}");
     }
     for (rank, result) in results.iter().enumerate() {
         assert_eq!(result, &Ok(()), "rank {rank} of {what}, MSCCLRS_SIM={mode}");
     }
-    simulation.kernels()
+    simulation.kernels().unwrap()
 }
 
 /// The seeds of a case: so many that are always the same and so many that no run had before, most likely,

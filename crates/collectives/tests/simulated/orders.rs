@@ -44,7 +44,7 @@ fn few_departures_make_no_result_wrong() {
             let simulation = Simulation::with_config(mode, config(), false).unwrap();
             let results = run_ranks(&simulation, 2, &tuning, run);
             assert_eq!(results, [Ok(()), Ok(())]);
-            simulation.decisions()
+            simulation.decisions().unwrap()
         };
         let first = decisions();
         assert!(first.len() > 50, "{}", first.len());

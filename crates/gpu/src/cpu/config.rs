@@ -65,6 +65,19 @@ impl CpuConfig {
         config.trace = env::SIM_TRACE.parse_in(source, |text| file_to_write(text.into()))?;
         config.report = env::SIM_REPORT
             .parse_in(source, |text| Some(PathBuf::from(text)).filter(|folder| folder.is_dir()))?;
+        // Who asks for them expects a simulation.
+        if config.simulation.is_none() {
+            for alone in [&env::SIM_TRACE, &env::SIM_REPORT] {
+                alone.parse_in(source, |_| None::<()>).map_err(|error| env::Error {
+                    allowed: format!(
+                        "{}, where {} says what is simulated, which is not set",
+                        error.allowed,
+                        env::SIM.name
+                    ),
+                    ..error
+                })?;
+            }
+        }
         Ok(config)
     }
 }
@@ -84,13 +97,29 @@ mod tests {
         CpuConfig::read(Source::new(&|asked| (asked == name).then(|| value.to_owned())))
     }
 
+    fn with_simulation(name: &'static str, value: &'static str) -> Result<CpuConfig> {
+        let mode = |asked: &str| (asked == "MSCCLRS_SIM").then(|| "checked".to_owned());
+        let both = |asked: &str| (asked == name).then(|| value.to_owned()).or(mode(asked));
+        CpuConfig::read(Source::new(&both))
+    }
+
+    #[test]
+    fn what_a_simulation_leaves_behind_is_refused_without_one() {
+        for (name, value) in [("MSCCLRS_SIM_TRACE", "run.json"), ("MSCCLRS_SIM_REPORT", "/tmp")] {
+            let text = with(name, value).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{name}={value}: allowed is ")), "{text}");
+            assert!(text.ends_with(", where MSCCLRS_SIM says what is simulated, which is not set"));
+            assert!(with_simulation(name, value).is_ok());
+        }
+    }
+
     #[test]
     fn variables_change_the_defaults() {
         assert_eq!(with("OTHER", "1").unwrap(), CpuConfig::default());
         assert_eq!(with("MSCCLRS_CPU_THREADS", "").unwrap(), CpuConfig::default());
         assert_eq!(with("MSCCLRS_CPU_THREADS", "1024").unwrap().threads, 1024);
         assert_eq!(with("MSCCLRS_CPU_MULTIPROCESSORS", "1").unwrap().multiprocessors, 1);
-        let trace = |text| with("MSCCLRS_SIM_TRACE", text).unwrap().trace;
+        let trace = |text| with_simulation("MSCCLRS_SIM_TRACE", text).unwrap().trace;
         assert_eq!(trace("run.json"), Some(PathBuf::from("run.json")));
         assert_eq!(trace("/tmp/run.json"), Some(PathBuf::from("/tmp/run.json")));
         let limit = |text| with("MSCCLRS_CPU_DEADLOCK_MS", text).unwrap().deadlock;

@@ -62,10 +62,10 @@ impl CpuDevice {
         let engine = match &config.simulation {
             None => mscclrs_sim::Device::start(of_engine),
             Some(mode) => {
-                let listeners = Listeners {
-                    timeline: config.trace.as_deref().map(on_timeline),
-                    progress: config.report.as_deref().map(|folder| report::keep(folder, mode)),
-                };
+                let report = config.report.as_deref().map(|folder| report::keep(folder, mode));
+                let (progress, decisions) = report.unzip();
+                let timeline = config.trace.as_deref().map(on_timeline);
+                let listeners = Listeners { timeline, decisions, progress };
                 World::of_process(mode.clone(), listeners).map(|world| world.device(of_engine))
             }
         };

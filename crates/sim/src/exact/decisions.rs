@@ -32,6 +32,15 @@ pub struct Decision {
     pub state: u64,
 }
 
+/// A departure that a run has not come to: if the run has ended, it is not the one that the list is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreached {
+    /// The first such departure.
+    pub departure: Departure,
+    /// How many decisions the run has met.
+    pub decisions: u64,
+}
+
 /// A departure that was not possible: the run is not the one that the list is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impossible {
@@ -136,6 +145,12 @@ impl Decisions {
         &self.met
     }
 
+    /// The first departure that it has not come to.
+    pub(super) fn unreached(&self) -> Option<Unreached> {
+        let departure = *self.departures.list().get(self.next)?;
+        Some(Unreached { departure, decisions: self.count })
+    }
+
     /// The first departure that was not possible.
     pub(super) fn impossible(&self) -> Option<Impossible> {
         self.impossible
@@ -229,6 +244,18 @@ impl Decisions {
         self.sum = self.sum.wrapping_sub(mix(lane.history));
         lane.history = mix(lane.history.rotate_left(7) ^ what);
         self.sum = self.sum.wrapping_add(mix(lane.history));
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unreached { departure: Departure { decision, alternative }, decisions } = self;
+        write!(f, "the departure {decision}={alternative} was not reached: the run has ")?;
+        match decisions {
+            0 => f.write_str("no decisions"),
+            1 => f.write_str("one decision, 0"),
+            _ => write!(f, "the decisions 0 to {}", decisions - 1),
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 
-use super::decisions::{self, Decision};
+use super::decisions::{self, Decision, Unreached};
 use super::departures::{Departure, Departures};
 use super::finding::{Finding, FindingKind};
 use super::mode::{Check, Mode, Schedule};
@@ -36,6 +36,18 @@ pub struct Ran {
     pub finding: Option<Finding>,
     /// What the program itself found wrong: results, an error that it got.
     pub wrong: Option<String>,
+    /// The first departure of its mode that it did not come to: the run is not the one that the mode is of,
+    /// or a finding ended it before.
+    pub unreached: Option<Unreached>,
+}
+
+/// What a run came to, where somebody else says what is wrong with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tried<F> {
+    /// The decisions that it met.
+    pub decisions: Vec<Decision>,
+    /// What is looked for, if it has it.
+    pub found: Option<F>,
 }
 
 /// A run that is not right. Its text is a report.
@@ -76,7 +88,7 @@ impl fmt::Display for Found {
 
 /// How far an exploration came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct Outcome<F = Found> {
     /// Runs that were made.
     pub runs: u64,
     /// The runs with at most so many departures were all made; `None` if not even the one with none was.
@@ -84,10 +96,10 @@ pub struct Outcome {
     /// There are no runs with more departures: all that the program can do was seen.
     pub exhausted: bool,
     /// The first run that is not right, of those with the fewest departures; it ended the exploration.
-    pub found: Option<Found>,
+    pub found: Option<F>,
 }
 
-impl fmt::Display for Outcome {
+impl<F> fmt::Display for Outcome<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let departures = |count: u32| match count {
             0 => "no departure".to_owned(),
@@ -97,11 +109,8 @@ impl fmt::Display for Outcome {
         let runs = if self.runs == 1 { "run" } else { "runs" };
         write!(f, "{} {runs}", self.runs)?;
         match (self.within, &self.found) {
-            (_, Some(found)) => {
-                let count = match &found.mode.schedule {
-                    Some(Schedule::Departures(list)) => list.list().len() as u32,
-                    _ => 0,
-                };
+            (within, Some(_)) => {
+                let count = within.map_or(0, |fewer| fewer + 1);
                 write!(f, ", the last with {} and a fault", departures(count))
             }
             (_, None) if self.exhausted => f.write_str(": all that there are"),
@@ -153,6 +162,18 @@ pub fn explore<E>(
     explore_for(exploration, |_| true, run)
 }
 
+fn explore_for<E>(
+    exploration: &Exploration,
+    wanted: impl Fn(&Found) -> bool,
+    mut run: impl FnMut(Mode) -> Result<Ran, E>,
+) -> Result<Outcome, ExploreError<E>> {
+    search(exploration, |mode| {
+        let mut ran = run(mode.clone())?;
+        let decisions = std::mem::take(&mut ran.decisions);
+        Ok(Tried { decisions, found: Found::of(mode, ran).filter(&wanted) })
+    })
+}
+
 /// Looks for a run with the same kind of fault and the fewest departures; gives what was found before if
 /// no run of the exploration has it, or none with fewer departures.
 pub fn shorten<E>(
@@ -172,11 +193,11 @@ pub fn shorten<E>(
     Ok(outcome.found.unwrap_or(found))
 }
 
-fn explore_for<E>(
+/// As [`explore`], where the caller says of each run whether it has what is looked for.
+pub fn search<F, E>(
     exploration: &Exploration,
-    wanted: impl Fn(&Found) -> bool,
-    mut run: impl FnMut(Mode) -> Result<Ran, E>,
-) -> Result<Outcome, ExploreError<E>> {
+    mut run: impl FnMut(&Mode) -> Result<Tried<F>, E>,
+) -> Result<Outcome<F>, ExploreError<E>> {
     let mut pending = VecDeque::new();
     let mut seen = HashSet::new();
     let mut outcome = Outcome { runs: 0, within: None, exhausted: true, found: None };
@@ -189,15 +210,16 @@ fn explore_for<E>(
     }
     while let Some(next) = pending.pop_front() {
         let mode = Mode::departing(exploration.check, next.departures.clone());
-        let (ran, from) = repeat(&next, &mode, &mut run)?;
+        let (Tried { decisions, found }, from) = repeat(&next, &mode, &mut run)?;
         outcome.runs += 1;
         let count = next.departures.list().len() as u32;
-        let decisions = ran.decisions.clone();
-        if let Some(found) = Found::of(&mode, ran).filter(&wanted) {
-            outcome.within = count.checked_sub(1);
-            outcome.exhausted = false;
-            outcome.found = Some(found);
-            return Ok(outcome);
+        if found.is_some() {
+            return Ok(Outcome {
+                within: count.checked_sub(1),
+                exhausted: false,
+                found,
+                ..outcome
+            });
         }
         // What else there was is not known.
         if decisions.len() >= decisions::MOST {
@@ -235,18 +257,18 @@ fn explore_for<E>(
 
 /// Makes a run, again if it begins otherwise than it should: what the host does may have come late once.
 /// Gives it, and the first decision that it may depart at.
-fn repeat<E>(
+fn repeat<F, E>(
     next: &Pending,
     mode: &Mode,
-    run: &mut impl FnMut(Mode) -> Result<Ran, E>,
-) -> Result<(Ran, usize), ExploreError<E>> {
+    run: &mut impl FnMut(&Mode) -> Result<Tried<F>, E>,
+) -> Result<(Tried<F>, usize), ExploreError<E>> {
     let (Some(last), Some(before)) = (next.departures.list().last(), next.at) else {
-        return run(mode.clone()).map(|ran| (ran, 0)).map_err(ExploreError::Run);
+        return run(mode).map(|ran| (ran, 0)).map_err(ExploreError::Run);
     };
     let at = last.decision as usize;
     let mut now = None;
     for _ in 0..TRIES {
-        let ran = run(mode.clone()).map_err(ExploreError::Run)?;
+        let ran = run(mode).map_err(ExploreError::Run)?;
         now = ran.decisions.get(at).copied();
         if now == Some(before) {
             return Ok((ran, at + 1));

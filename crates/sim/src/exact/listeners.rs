@@ -1,5 +1,6 @@
 //! Who hears of a world while it runs, and what.
 
+use super::decisions::{Decision, Unreached};
 use super::finding::Finding;
 
 /// What gets all steps of a world, as Perfetto reads them, when lanes have run and none can go on.
@@ -9,11 +10,17 @@ pub type OnTimeline = Box<dyn Fn(&str) + Send + Sync>;
 /// has ended or that something was found.
 pub type OnProgress = Box<dyn Fn(&Progress) + Send + Sync>;
 
-/// Who hears of a world while it runs. Both are called on its thread, and lanes wait meanwhile.
+/// What gets the decisions that a world has met since the last call, where its schedule is one of departures;
+/// at most a million in all. Called before [`OnProgress`] tells how many they are.
+pub type OnDecisions = Box<dyn Fn(&[Decision]) + Send + Sync>;
+
+/// Who hears of a world while it runs. All are called on its thread, and lanes wait meanwhile.
 #[derive(Default)]
 pub struct Listeners {
     /// Without it steps are not kept.
     pub timeline: Option<OnTimeline>,
+    /// Gets every decision.
+    pub decisions: Option<OnDecisions>,
     /// Gets every change.
     pub progress: Option<OnProgress>,
 }
@@ -29,6 +36,10 @@ pub struct Progress {
     pub running: u64,
     /// Accesses of lanes.
     pub steps: u64,
+    /// Decisions that were told.
+    pub decisions: u64,
+    /// The first departure of its schedule that it has not come to.
+    pub unreached: Option<Unreached>,
     /// What was found.
     pub finding: Option<Finding>,
 }

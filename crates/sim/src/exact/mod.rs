@@ -5,10 +5,11 @@
 //! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
 //! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves` those of queues; `orders` sees
 //! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
-//! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, and `decisions`
-//! has what of that was to be decided.
+//! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, `decisions` has
+//! what of that was to be decided, and `answers` what hosts ask.
 
 mod ahead;
+mod answers;
 mod cells;
 mod clock;
 mod decisions;
@@ -33,13 +34,16 @@ mod values;
 mod watch;
 mod world;
 
+pub use answers::{RunningKernel, Unanswered};
 pub(crate) use clock::{Known, join};
-pub use decisions::Decision;
+pub use decisions::{Decision, Unreached};
 pub use departures::{Departure, Departures};
-pub use explore::{Exploration, ExploreError, Found, Outcome, Ran, explore, shorten};
+pub use explore::{
+    Exploration, ExploreError, Found, Outcome, Ran, Tried, explore, search, shorten,
+};
 pub use finding::{Finding, FindingKind, Site};
 pub(crate) use launches::SlotRun;
-pub use listeners::{Listeners, OnProgress, OnTimeline, Progress};
+pub use listeners::{Listeners, OnDecisions, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
 pub use test_memory::TestMemory;

@@ -250,9 +250,14 @@ impl Watch {
         self.quantum.set(quantum);
     }
 
-    /// A wait of a lane has ended early.
-    pub(crate) fn ended_early(&self) {
+    /// A wait of a lane ends early, or a lane learns that one has.
+    pub(crate) fn wait_ended_early(&self) {
         self.state.borrow_mut().spoilt = true;
+    }
+
+    /// Whether lanes may lack what a wait that ended early would have brought.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.state.borrow().spoilt
     }
 
     /// No lane is left that may miss what others did not do.

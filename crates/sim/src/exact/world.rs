@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use mscclrs_device::arch::host::WATCHED;
 
-use super::decisions::{Decision, Decisions};
+use super::answers::{Answers, Results, Unanswered};
+use super::decisions::{Decision, Decisions, Unreached};
 use super::finding::{Finding, FindingKind};
 use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
 use super::listeners::{Listeners, Progress};
@@ -26,7 +27,7 @@ use super::turns::Turn;
 use super::watch::Watch;
 use crate::block::{Failure, Ran};
 use crate::fork::Process;
-use crate::inbox::{Came, Inbox, wait_until};
+use crate::inbox::{Came, Inbox};
 use crate::scheduler::Scheduler;
 use crate::{Device, DeviceConfig, Stopped, WaitingReport};
 
@@ -43,8 +44,6 @@ const NAP: Duration = Duration::from_micros(200);
 const FRUITLESS: u32 = 8;
 /// How long everything may wait where the host may still do something, if the device does not say.
 const DEADLOCK: Duration = Duration::from_secs(2);
-/// How long who asks for results waits for a world that is in the middle of work.
-const ANSWER: Duration = Duration::from_secs(60);
 /// Switches between two looks at all watched words.
 const LOOK_EVERY: u32 = 16;
 
@@ -55,22 +54,7 @@ struct Shared {
     /// Holds that are not over: work waits for all of them.
     holds: Mutex<u32>,
     released: Condvar,
-    results: Mutex<Results>,
-    told: Condvar,
-    /// How often results were asked for.
-    asked: AtomicU64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Results {
-    finding: Option<Finding>,
-    steps: u64,
-    sum: u64,
-    kernels: BTreeSet<&'static str>,
-    timeline: Option<String>,
-    decisions: Vec<Decision>,
-    /// The last question that these answer.
-    answers: u64,
+    answers: Answers,
 }
 
 /// Devices of one process whose lanes run in an order that follows from a seed.
@@ -98,12 +82,9 @@ impl Shared {
     }
 
     /// As of the next moment at which no lane can go on.
-    fn results(&self) -> Results {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
-        self.wake();
-        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = |results: &Results| results.answers >= asked;
-        wait_until(results, &self.told, Some(ANSWER), done).clone()
+    fn results(&self) -> Result<Results, Unanswered> {
+        let is_held = || *self.holds.lock().unwrap_or_else(PoisonError::into_inner) > 0;
+        self.answers.ask(|| self.wake(), is_held)
     }
 }
 
@@ -121,9 +102,7 @@ impl World {
             thread: OnceLock::new(),
             holds: Mutex::new(0),
             released: Condvar::new(),
-            results: Mutex::default(),
-            told: Condvar::new(),
-            asked: AtomicU64::new(0),
+            answers: Answers::default(),
         });
         let own = Arc::downgrade(&shared);
         let hosts = Hosts::new();
@@ -177,33 +156,41 @@ impl World {
         Hold(self.0.clone())
     }
 
-    /// What was found. Blocks while lanes run, as all questions do, for a minute at most: then it is what was
-    /// known before.
-    pub fn finding(&self) -> Option<Finding> {
-        self.0.results().finding
+    /// How long questions wait for lanes to come to rest; a minute if nobody says.
+    pub fn set_answer_limit(&self, limit: Duration) {
+        self.0.answers.set_limit(limit);
     }
 
-    /// How many accesses lanes made, and a number that stands for all of them and their order. Blocks
-    /// while lanes run.
-    pub fn trace_sum(&self) -> (u64, u64) {
-        let results = self.0.results();
-        (results.steps, results.sum)
+    /// What was found. Blocks while lanes run, as all questions do; an error if they have not come to rest in
+    /// time.
+    pub fn finding(&self) -> Result<Option<Finding>, Unanswered> {
+        Ok(self.0.results()?.finding)
     }
 
-    /// The decisions that it met, where its schedule is one of departures; at most a million. Blocks
-    /// while lanes run.
-    pub fn decisions(&self) -> Vec<Decision> {
-        self.0.results().decisions
+    /// How many accesses lanes made, and a number that stands for all of them and their order.
+    pub fn trace_sum(&self) -> Result<(u64, u64), Unanswered> {
+        let results = self.0.results()?;
+        Ok((results.steps, results.sum))
     }
 
-    /// Names of the kernels that were launched. Blocks while lanes run.
-    pub fn kernels(&self) -> BTreeSet<&'static str> {
-        self.0.results().kernels
+    /// The decisions that it met, where its schedule is one of departures; at most a million.
+    pub fn decisions(&self) -> Result<Vec<Decision>, Unanswered> {
+        Ok(self.0.results()?.decisions)
     }
 
-    /// All steps, as Perfetto reads them, if they were kept. Blocks while lanes run.
-    pub fn timeline(&self) -> Option<String> {
-        self.0.results().timeline
+    /// The first departure of its schedule that it has not come to.
+    pub fn unreached(&self) -> Result<Option<Unreached>, Unanswered> {
+        Ok(self.0.results()?.unreached)
+    }
+
+    /// Names of the kernels that were launched.
+    pub fn kernels(&self) -> Result<BTreeSet<&'static str>, Unanswered> {
+        Ok(self.0.results()?.kernels)
+    }
+
+    /// All steps, as Perfetto reads them, if they were kept.
+    pub fn timeline(&self) -> Result<Option<String>, Unanswered> {
+        Ok(self.0.results()?.timeline)
     }
 }
 
@@ -274,6 +261,9 @@ impl Worker {
             let error = Stopped::new("the world's scheduler panicked; please report this");
             for device in self.devices.values_mut() {
                 device.abandon(&error);
+            }
+            if let Some(shared) = self.shared.upgrade() {
+                shared.answers.end();
             }
         }
     }
@@ -390,10 +380,14 @@ impl Worker {
                 more |= device.proceed();
             }
             if !more {
-                return any;
+                break;
             }
             any = true;
         }
+        if any {
+            self.tell_running();
+        }
+        any
     }
 
     /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
@@ -476,6 +470,7 @@ impl Worker {
                     if self.devices.values().all(|device| device.blocks.is_empty()) {
                         self.watch.nothing_runs();
                     }
+                    self.tell_running();
                     // Hosts learn of it below.
                     self.hand_on_end();
                     // What waits for events may be able to go on too.
@@ -554,16 +549,24 @@ impl Worker {
         let Some(on_progress) = &self.listeners.progress else { return };
         let state = self.watch.state.borrow();
         let (steps, _) = state.trace.sum();
+        let decisions = state.decisions.as_ref();
+        let met = decisions.map_or(&[][..], Decisions::met);
         let now = Progress {
             devices: self.joined,
             launches: state.launches.len() as u64,
             running: self.devices.values().map(Scheduler::running).sum(),
             steps,
+            decisions: met.len() as u64,
+            unreached: decisions.and_then(Decisions::unreached),
             finding: state.finding.clone(),
         };
         // While launches run, steps alone are not news: there are more at every look.
-        let known = Progress { steps: now.steps, ..self.progress.clone() };
+        let Progress { steps, decisions, unreached, .. } = now;
+        let known = Progress { steps, decisions, unreached, ..self.progress.clone() };
         if now != known || (now.running == 0 && now != self.progress) {
+            if let Some(on_decisions) = &self.listeners.decisions {
+                on_decisions(&met[self.progress.decisions as usize..]);
+            }
             on_progress(&now);
             self.progress = now;
         }
@@ -591,27 +594,28 @@ impl Worker {
         self.watch.report(FindingKind::Deadlock, what.into(), steps.collect());
     }
 
-    /// Says how far it is.
+    /// Answers what was asked.
     fn tell(&self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let asked = shared.asked.load(Ordering::Relaxed);
-        let mut results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
-        if results.answers >= asked && !self.watch.has_failed() {
-            return;
-        }
-        let finding = self.watch.finding();
-        let state = self.watch.state.borrow();
-        let (steps, sum) = state.trace.sum();
-        let changed = results.steps != steps;
-        if self.timeline && (changed || results.timeline.is_none()) {
-            results.timeline = Some(state.timeline());
-        }
-        if let Some(decisions) = &state.decisions {
-            results.decisions = decisions.met().to_vec();
-        }
-        (results.finding, results.steps, results.sum) = (finding, steps, sum);
-        results.kernels.clone_from(&state.kernels);
-        results.answers = asked;
-        shared.told.notify_all();
+        shared.answers.answer(self.watch.has_failed(), |results| {
+            let state = self.watch.state.borrow();
+            let (steps, sum) = state.trace.sum();
+            if self.timeline && (results.steps != steps || results.timeline.is_none()) {
+                results.timeline = Some(state.timeline());
+            }
+            if let Some(decisions) = &state.decisions {
+                results.decisions = decisions.met().to_vec();
+                results.unreached = decisions.unreached();
+            }
+            results.finding.clone_from(&state.finding);
+            (results.steps, results.sum) = (steps, sum);
+            results.kernels.clone_from(&state.kernels);
+        });
+    }
+
+    /// Says what runs, for who asks meanwhile.
+    fn tell_running(&self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.answers.runs(self.devices.values().flat_map(Scheduler::running_kernels));
     }
 }

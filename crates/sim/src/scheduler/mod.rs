@@ -18,7 +18,7 @@ use std::time::Duration;
 use mscclrs_device::arch::global_timer_ns;
 
 use crate::block::{Block, Failure, Ran};
-use crate::exact::Watch;
+use crate::exact::{RunningKernel, Watch};
 use crate::inbox::{Came, Command, Inbox};
 use crate::report::WaitingReport;
 use crate::stack::Stacks;
@@ -152,6 +152,16 @@ impl Scheduler {
     /// Launches that have begun and not ended.
     pub(crate) fn running(&self) -> u64 {
         self.runs.len() as u64
+    }
+
+    /// Those launches.
+    pub(crate) fn running_kernels(&self) -> impl Iterator<Item = RunningKernel> {
+        self.runs.iter().map(|run| RunningKernel {
+            kernel: run.launch.kernel.name,
+            device: self.config.ordinal,
+            left: run.launch.blocks - run.next_block + run.resident,
+            blocks: run.launch.blocks,
+        })
     }
 
     /// Whether it runs a launch, or knows of one that is still to begin.

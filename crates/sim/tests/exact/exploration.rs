@@ -280,6 +280,25 @@ fn departures_of_another_program_are_refused() {
 }
 
 #[test]
+fn a_departure_that_is_not_reached_is_told() {
+    let run = |mode: &str| {
+        let (ranks, _memory) = both(mode.parse().unwrap(), &adds, 2);
+        let ran = ran(ranks.finish(), true);
+        (ran.decisions.len(), ran.unreached.map(|unreached| unreached.to_string()))
+    };
+    let (decisions, unreached) = run("checked,schedule=departures:0=1");
+    assert_eq!(unreached, None);
+    let last = decisions - 1;
+    assert_eq!(run(&format!("checked,schedule=departures:0=1+{last}=1")).1, None);
+    let text = format!(
+        "the departure {decisions}=1 was not reached: the run has the decisions 0 to {last}"
+    );
+    let (_, unreached) = run(&format!("checked,schedule=departures:0=1+{decisions}=1+99=2"));
+    assert_eq!(unreached, Some(text));
+    assert_eq!(run("checked,seed=1").1, None);
+}
+
+#[test]
 fn a_report_tells_who_ran_when() {
     let outcome = made(&exploration(Check::Checked, 2), |mode| {
         let (ranks, _memory) = both(mode, &unordered, 4);

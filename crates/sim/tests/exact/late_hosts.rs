@@ -63,7 +63,7 @@ fn run(mode: Mode, names: [&str; 2], blocks: u32, late: Duration) -> (u64, u64) 
     launch(1, 1);
     assert_eq!(parts.ranks.queues[0].wait(first, LIMIT), Ok(true));
     assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
-    parts.ranks.world.trace_sum()
+    parts.ranks.world.trace_sum().unwrap()
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn whoever_learns_of_an_end_or_a_finding_is_not_the_first() {
     let listeners = Listeners {
         progress: Some(Box::new(move |now| progress.lock().unwrap().0 = now.clone())),
         timeline: Some(Box::new(move |text| timeline.lock().unwrap().1 = text.to_owned())),
+        decisions: None,
     };
     let world = World::of_process(Mode::new(Check::Checked, 0), listeners).unwrap();
     let queue = world.device(DeviceConfig::default()).create_queue();

@@ -19,6 +19,7 @@ mod order;
 mod parts;
 mod planted;
 mod polls;
+mod questions;
 mod seeds;
 mod shared;
 mod stops;

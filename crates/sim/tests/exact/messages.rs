@@ -75,7 +75,7 @@ fn send(mode: Mode, suffix: &str) -> (Option<Finding>, u64, (u64, u64)) {
         crate::common::launch_kernel(&ranks.queues[rank as usize], kernel, (1, 1, 0), &args);
     }
     let finding = ranks.finish();
-    (finding, memory.get(4), ranks.world.trace_sum())
+    (finding, memory.get(4), ranks.world.trace_sum().unwrap())
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Moves {
         let found = self.parts.ranks.finish();
         let done = self.second.synchronize(LIMIT);
         assert!(found.is_some() || done == Ok(true));
-        self.parts.ranks.world.finding()
+        self.parts.ranks.world.finding().unwrap()
     }
 }
 
@@ -161,7 +161,7 @@ fn a_move_with_a_race_does_not_end_well() {
     // The one that came first has ended.
     let ends = [first, &moves.second].map(|queue| queue.synchronize(LIMIT));
     assert!(ends.iter().any(Result::is_err), "{ends:?}");
-    assert!(moves.parts.ranks.world.finding().is_some());
+    assert!(moves.parts.ranks.world.finding().unwrap().is_some());
 }
 
 #[test]

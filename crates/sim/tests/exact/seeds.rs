@@ -90,7 +90,7 @@ fn run(mode: Mode) -> (u64, u64) {
         let all = 0..u64::from(PACKETS) / 2;
         assert!(all.into_iter().all(|at| output.get(at as usize) == right(at)), "{mode}");
     }
-    ranks.world.trace_sum()
+    ranks.world.trace_sum().unwrap()
 }
 
 #[test]

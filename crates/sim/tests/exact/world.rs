@@ -7,14 +7,14 @@ use std::time::Duration;
 use mscclrs_device::{Control, Global, Guard};
 use mscclrs_sim::{
     Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, Ran, Stopped,
-    TestMemory, Work, World,
+    TestMemory, Unreached, Work, World,
 };
 
 use crate::common::LIMIT;
 
 std::thread_local! {
-    /// The decisions of the run that this thread ended last.
-    static MET: Cell<Vec<Decision>> = const { Cell::new(Vec::new()) };
+    /// The decisions of the run that this thread ended last, and the departure that it did not come to.
+    static MET: Cell<(Vec<Decision>, Option<Unreached>)> = const { Cell::new((Vec::new(), None)) };
 }
 
 /// A world with a queue a device.
@@ -92,9 +92,9 @@ impl Ranks {
     /// As [`Ranks::stopped`]; what was found, which is all that stops it.
     pub(crate) fn finish(&self) -> Option<Finding> {
         let stopped = self.stopped();
-        let finding = self.world.finding();
+        let finding = self.world.finding().unwrap();
         assert!(stopped.is_none() || finding.is_some(), "{stopped:?}");
-        MET.set(self.world.decisions());
+        MET.set((self.world.decisions().unwrap(), self.world.unreached().unwrap()));
         finding
     }
 }
@@ -102,7 +102,8 @@ impl Ranks {
 /// What an exploration is told of the run that this thread's last [`Ranks::finish`] ended.
 pub(crate) fn ran(finding: Option<Finding>, right: bool) -> Ran {
     let wrong = (!right).then(|| "the results".to_owned());
-    Ran { decisions: MET.take(), finding, wrong }
+    let (decisions, unreached) = MET.take();
+    Ran { decisions, finding, wrong, unreached }
 }
 
 /// Runs `work` for each seed until it finds something.

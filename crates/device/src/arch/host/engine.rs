@@ -129,8 +129,8 @@ pub trait Engine {
     fn shared(&self) -> *mut u8;
     /// The lane's own clock, where it is not the machine's: nanoseconds.
     fn now(&self) -> Option<u64>;
-    /// The kernel's code has ended on this lane; `early` if a wait ended early.
-    fn ended(&self, early: bool);
+    /// A wait of the lane ends early, or it learns that one of its rank has: from now on data is missing.
+    fn wait_ended_early(&self);
 
     /// While [`WATCHED`](super::WATCHED): a load of device memory.
     fn load(&self, access: Access) -> Bits;

@@ -192,11 +192,12 @@ pub fn fence<S: Scope>() {
     }
 }
 
-/// Told by the code that `kernels!` makes: the kernel's code has ended on this lane.
+/// A wait of this lane ends early, or it learns that one of its rank has: what follows does without what
+/// that would have brought. Told before anything else is touched.
 #[inline]
-pub fn ended(early: bool) {
+pub fn wait_ended_early() {
     if let Some(engine) = engine() {
-        engine.ended(early);
+        engine.wait_ended_early();
     }
 }
 
