@@ -149,16 +149,16 @@ impl CellMut<'_> {
         self.cell.written = mask;
     }
 
-    /// The first of which it holds: of the writes that no later write of the same bytes covers, and, if they
+    /// The earliest of which it holds: of the writes that no later write of the same bytes covers, and, if they
     /// are asked for, of the reads since.
     #[inline]
     pub(super) fn find(&self, and_reads: bool, holds: impl Fn(&Stamp) -> bool) -> Option<Stamp> {
         let holds = |stamp: &&Stamp| !stamp.is_none() && holds(stamp);
         let Cell { write, read, rest, .. } = &*self.cell;
         let rest = rest.and_then(|_| self.rest());
-        Some(write)
-            .filter(holds)
-            .or_else(|| rest?.writes.iter().find(holds))
+        let earlier = rest.and_then(|rest| rest.writes.iter().find(holds));
+        earlier
+            .or_else(|| Some(write).filter(holds))
             .or_else(|| Some(read).filter(|_| and_reads).filter(holds))
             .or_else(|| rest.filter(|_| and_reads)?.reads.iter().find(holds))
             .copied()

@@ -17,9 +17,11 @@ impl Watch {
         let block = state.blocks.len() as u32;
         let device = state.launches[launch as usize].device;
         state.blocks.push(BlockInfo { launch, index, device, first_slot });
-        let first = state.free_lanes.get_mut(&count).and_then(Vec::pop).unwrap_or_else(|| {
+        // Blocks of ever other sizes can have the same.
+        let room = count.next_power_of_two();
+        let first = state.free_lanes.get_mut(&room).and_then(Vec::pop).unwrap_or_else(|| {
             let first = state.lanes.len();
-            state.lanes.resize_with(first + count as usize, LaneState::default);
+            state.lanes.resize_with(first + room as usize, LaneState::default);
             first as u32
         });
         let step = u64::from(state.launches[launch as usize].lanes);
@@ -53,7 +55,7 @@ impl Watch {
             set(known, slot, time);
             state.slots[slot as usize] = time + 1;
         }
-        state.free_lanes.entry(lanes).or_default().push(first);
+        state.free_lanes.entry(lanes.next_power_of_two()).or_default().push(first);
         state.cells.forget(shared_object);
         self.stored();
     }
@@ -63,62 +65,5 @@ impl Watch {
         state.launches.push(LaunchInfo { kernel, device, lanes });
         state.kernels.insert(kernel);
         state.launches.len() as u32 - 1
-    }
-
-    /// So many slots or more, for what comes after all that is in `known`: some of a queue's own, if it
-    /// may have them.
-    pub(crate) fn take_slots(&self, own: &mut Vec<SlotRun>, count: u32, known: &Known) -> SlotRun {
-        let state = &mut *self.state.borrow_mut();
-        let slots = &mut state.slots;
-        // What has a slot is taken to know of all that was done in it.
-        let is_known = |slot: u32| {
-            let last = slots[slot as usize];
-            known.get(slot as usize).copied().unwrap_or(0) + 1 >= last
-        };
-        let knows = |run: &SlotRun| (run.first..run.first + run.count).all(is_known);
-        let free = take_run(own, count, knows);
-        free.or_else(|| take_run(&mut state.free_slots, count, knows)).unwrap_or_else(|| {
-            let first = slots.len() as u32;
-            slots.resize((first + count) as usize, 0);
-            SlotRun { first, count }
-        })
-    }
-
-    /// Slots whose lanes have ended, and whose queue is gone.
-    pub(crate) fn give_slots(&self, runs: impl IntoIterator<Item = SlotRun>) {
-        self.state.borrow_mut().free_slots.extend(runs);
-    }
-}
-
-/// Slots that follow each other: a block's, or a queue's one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotRun {
-    pub(crate) first: u32,
-    count: u32,
-}
-
-/// Takes the shortest one that is long enough and that may be taken; of several the last.
-fn take_run(
-    free: &mut Vec<SlotRun>,
-    count: u32,
-    may: impl Fn(&SlotRun) -> bool,
-) -> Option<SlotRun> {
-    let fits = free.iter().enumerate().rev().filter(|(_, run)| run.count >= count && may(run));
-    let (at, _) = fits.min_by_key(|(_, run)| run.count)?;
-    Some(free.remove(at))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_run_that_fits_best_is_taken_and_no_other() {
-        let run = |first, count| SlotRun { first, count };
-        let mut free = vec![run(0, 64), run(64, 8), run(72, 32), run(104, 32)];
-        assert_eq!(take_run(&mut free, 128, |_| true), None);
-        assert_eq!(take_run(&mut free, 20, |_| true), Some(run(104, 32)));
-        assert_eq!(take_run(&mut free, 20, |run| run.first != 72), Some(run(0, 64)));
-        assert_eq!(free, [run(64, 8), run(72, 32)]);
     }
 }

@@ -3,10 +3,11 @@
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
 //! mode what each load sees follows from its seed, or from a list of departures from the default.
 //! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
-//! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves` those of queues; `orders` sees
-//! to what orders them, `clock` has who knows what, `values` keeps what late loads may see, `cells` and
-//! `memory` have what memory there is; `world` runs lanes, `turns` chooses whose turn it is, `decisions` has
-//! what of that was to be decided, and `answers` what hosts ask.
+//! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
+//! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
+//! `values` keeps what late loads may see, `cells` and `memory` have what memory there is, and `ahead` asks
+//! for it early; `world` runs lanes, `turns` chooses whose turn it is, `decisions` has what of that was to be
+//! decided, and `answers` what hosts ask.
 
 mod ahead;
 mod answers;
@@ -26,6 +27,7 @@ mod moves;
 mod orders;
 mod races;
 mod random;
+mod slots;
 mod stamps;
 mod test_memory;
 mod trace;
@@ -42,10 +44,10 @@ pub use explore::{
     Exploration, ExploreError, Found, Outcome, Ran, Tried, explore, search, shorten,
 };
 pub use finding::{Finding, FindingKind, Site};
-pub(crate) use launches::SlotRun;
 pub use listeners::{Listeners, OnDecisions, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
+pub(crate) use slots::{FreeSlots, SlotRun};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;
 pub use world::{Hold, World};

@@ -278,13 +278,14 @@ impl CellMut<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FreeSlots;
     use super::*;
 
     #[test]
     fn what_a_queue_writes_is_written_byte_for_byte() {
         let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
         let memory = super::super::TestMemory::new(32);
-        let slot = watch.take_slots(&mut Vec::new(), 1, &Known::default()).first;
+        let slot = watch.take_slots(&mut FreeSlots::default(), 1, &Known::default()).first;
         let number = watch.begin_move(slot, 0, "fill");
         watch.moved(number, &Known::default(), (None, memory.address() + 6), 11);
         watch.moved(number, &Known::default(), (None, memory.address() + 25), 0);
@@ -299,7 +300,7 @@ mod tests {
     fn memory_that_only_queues_touch_has_no_cells() {
         let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
         let memory = super::super::TestMemory::new(4 * PAGE_BYTES as usize);
-        let slot = watch.take_slots(&mut Vec::new(), 1, &Known::default()).first;
+        let slot = watch.take_slots(&mut FreeSlots::default(), 1, &Known::default()).first;
         let fill = |from: u64, bytes| {
             let number = watch.begin_move(slot, 0, "fill");
             watch.moved(number, &Known::default(), (None, memory.address() + from), bytes);

@@ -19,6 +19,7 @@ use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
 use super::random::{Random, mix};
+use super::slots::FreeSlots;
 use super::stamps::Kinds;
 use super::trace::Trace;
 
@@ -119,13 +120,13 @@ pub(super) struct State {
     pub(super) moves: Vec<MoveInfo>,
     /// By their numbers: those of a block follow each other.
     pub(super) lanes: Vec<LaneState>,
-    /// First numbers of lanes of blocks that have ended, by how many the blocks had.
+    /// First numbers of lanes of blocks that have ended, by how many there is room for.
     pub(super) free_lanes: BTreeMap<u32, Vec<u32>>,
     pub(super) kinds: Kinds,
     /// The last time in each slot.
     pub(super) slots: Vec<u32>,
     /// Slots that no queue holds.
-    pub(super) free_slots: Vec<super::launches::SlotRun>,
+    pub(super) free_slots: FreeSlots,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
     /// What the host may know: what work that has ended did, and what kernels released to host memory.
@@ -180,7 +181,7 @@ impl Watch {
                 free_lanes: BTreeMap::new(),
                 kinds: Kinds::default(),
                 slots: Vec::new(),
-                free_slots: Vec::new(),
+                free_slots: FreeSlots::default(),
                 trace: Trace::new(keep_trace),
                 finding: None,
                 host: Known::default(),

@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::block::Block;
-use crate::exact::{Known, SlotRun, Watch, join};
+use crate::exact::{FreeSlots, Known, SlotRun, Watch, join};
 use crate::work::{Launch, Work};
 
 #[derive(Default)]
 struct QueueKnowledge {
     known: Known,
     /// Slots of lanes that have ended.
-    free: Vec<SlotRun>,
+    free: FreeSlots,
     /// Slots of its moves of bytes: as many as branches of a graph have moved at a time.
-    movers: Vec<SlotRun>,
+    movers: FreeSlots,
 }
 
 /// What the nodes of a graph that runs know.
@@ -81,7 +81,7 @@ impl Knowledge {
     pub(super) fn begin_move(&mut self, queue: u64, work: &Work, before: &Known) -> u32 {
         let movers = &mut self.queues.entry(queue).or_default().movers;
         let mover = self.watch.take_slots(movers, 1, before);
-        movers.push(mover);
+        movers.give([mover]);
         self.watch.begin_move(mover.first, self.device, work.name())
     }
 
@@ -135,7 +135,7 @@ impl Knowledge {
         let of_queue = self.queues.entry(queue).or_default();
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
-        of_queue.free.extend(launch.slots.into_iter().rev());
+        of_queue.free.give(launch.slots.into_iter().rev());
         self.watch.host_learns(&launch.after);
         join(&mut launch.after, &launch.before);
         launch.after

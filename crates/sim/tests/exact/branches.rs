@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use mscclrs_sim::{Check, Finding, FindingKind, Graph, Mode, Node, Work};
+use mscclrs_device::{Relaxed, Sys, thread_idx};
+use mscclrs_sim::{Check, DeviceConfig, Finding, FindingKind, Graph, Mode, Node, TestMemory, Work};
 
 use crate::common::launch_work;
 use crate::parts::{Parts, parts};
+use crate::world::Ranks;
+
+/// Lanes of a launch that takes all the room that a device has.
+const LANES: u32 = 32;
 
 parts! {
     Writes "_writes" = |args| {
@@ -18,6 +23,15 @@ parts! {
     // A kernel that takes long.
     Works "_works" = |args| {
         (0..200).for_each(|_| args.memory.at(31).store(args.rank));
+    }
+    // One launch writes, the other one reads.
+    Late "_late" = |args| {
+        let (word, seen) = (args.memory.at(thread_idx()), args.memory.at(LANES + thread_idx()));
+        if args.rank == 0 {
+            word.store_atomic(Relaxed, Sys, 1);
+        } else {
+            seen.store(word.load_atomic(Relaxed, Sys));
+        }
     }
 }
 
@@ -96,4 +110,34 @@ fn nodes_that_wait_for_each_other_and_runs_of_a_graph_are_ordered() {
             }
         }
     }
+}
+
+/// What the lanes of one launch saw of what those of another one wrote, if one block runs at a time; `ranks` are
+/// those of two nodes.
+fn seen(seed: u64, ranks: [u64; 2], are_ordered: bool) -> Vec<u64> {
+    let config = DeviceConfig { multiprocessors: 1, threads: LANES, ..Default::default() };
+    let world = Ranks::with(Mode::new(Check::Weak, seed), 1, config);
+    let words = 2 * LANES as usize;
+    let (memory, host) = (TestMemory::new(8 * words), TestMemory::of_host(64));
+    world.upload(0, &memory, &vec![0; words]);
+    let parts = Parts { ranks: world, memory, host };
+    let queue = &parts.ranks.queues[0];
+    let kernel = part.instance("_late").unwrap();
+    let nodes = (0..).zip(ranks).map(|(node, rank)| {
+        let work = launch_work(queue, kernel, (1, LANES, 0), &parts.args(rank));
+        Node { work, after: (0..node).filter(|_| are_ordered).collect() }
+    });
+    // SAFETY: the memory outlives the run, which is waited for.
+    queue.run(Arc::new(unsafe { Graph::new(nodes.collect(), Vec::new()) }));
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+    (words / 2..words).map(|word| parts.memory.get(word)).collect()
+}
+
+#[test]
+fn a_node_sees_late_what_another_wrote_that_has_ended() {
+    // Where one lane saw what was written, all of it was.
+    let mut runs = (0..20).flat_map(|seed| [[0, 1], [1, 0]].map(|ranks| seen(seed, ranks, false)));
+    assert!(runs.any(|words| words.contains(&0) && words.contains(&1)));
+    let mut ordered = (0..20).map(|seed| seen(seed, [0, 1], true));
+    assert!(ordered.all(|words| words.iter().all(|&word| word == 1)));
 }
