@@ -125,8 +125,10 @@ impl Scheduler {
 
     /// Begins what can begin, and moves bytes; true if it did anything.
     pub(crate) fn proceed(&mut self) -> bool {
-        // What they wait for may have been passed.
-        self.advance |= self.queues.iter().any(Queue::may_go_on);
+        // What they wait for may have been passed. After a finding only who was stopped goes on.
+        let failed = self.known.as_ref().is_some_and(Knowledge::has_failed);
+        let goes_on = |queue: &Queue| queue.may_go_on() && (queue.is_stopped() || !failed);
+        self.advance |= self.queues.iter().any(goes_on);
         let proceeds = self.advance || self.begin;
         while self.advance || self.begin {
             if self.advance {

@@ -165,6 +165,25 @@ fn a_move_with_a_race_does_not_end_well() {
 }
 
 #[test]
+fn a_move_with_a_race_ends_what_could_go_on() {
+    let moves = Moves::new(1);
+    let (waits, passes) = (&moves.parts.ranks.queues[0], &moves.second);
+    let races = passes.device().create_queue();
+    // The first queue could go on as soon as the second has passed the point, and then the third one races.
+    let (memory, point) = (TestMemory::new(64), Point::new());
+    let fill = || Work::Fill { to: memory.address(), byte: 1, bytes: 64 };
+    waits.wait_for(point.clone());
+    run(waits, moves.fill());
+    run(passes, fill());
+    passes.record(point);
+    run(&races, fill());
+    moves.parts.ranks.begin();
+    let end = waits.synchronize(LIMIT);
+    assert!(end.is_err(), "{end:?}");
+    assert_eq!(moves.parts.ranks.world.finding().unwrap().unwrap().kind, FindingKind::Race);
+}
+
+#[test]
 fn a_kernel_that_runs_when_a_move_comes_is_named() {
     let config =
         DeviceConfig { deadlock: Some(std::time::Duration::from_secs(20)), ..Default::default() };
