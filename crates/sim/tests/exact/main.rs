@@ -13,6 +13,7 @@ mod host_memory;
 mod late_hosts;
 mod listeners;
 mod litmus;
+mod mapped_twice;
 mod messages;
 mod moves;
 mod order;
