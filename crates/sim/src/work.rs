@@ -7,6 +7,9 @@ use mscclrs_device::Kernel;
 
 use crate::{DeviceConfig, LaunchError, release_later};
 
+/// Lanes of a block, at most: no GPU takes more.
+pub(crate) const MOST_THREADS: u32 = 1024;
+
 /// A launch of a kernel; cheap to clone.
 #[derive(Clone)]
 pub struct Launch {
@@ -33,13 +36,14 @@ impl Launch {
     ) -> Result<Launch, LaunchError> {
         let refuse =
             |what, value, allowed| Err(LaunchError { kernel: kernel.name, what, value, allowed });
-        let most = kernel.max_threads.min(config.threads);
+        let most = kernel.max_threads.min(config.threads).min(MOST_THREADS);
         if blocks == 0 {
             return refuse("number of blocks", 0, "at least 1".into());
         }
         if threads == 0 || threads > most {
             let allowed = format!(
-                "from 1 to {most} (the kernel was made for {}, the device has {})",
+                "from 1 to {most} (the kernel was made for {}, the device has {}, and no GPU takes \
+                 more than {MOST_THREADS})",
                 kernel.max_threads, config.threads
             );
             return refuse("threads a block", threads.into(), allowed);

@@ -152,6 +152,12 @@ kernels! {
         let _ = args;
         Ok(())
     }
+
+    /// Made for more lanes than any GPU takes.
+    pub fn wide<>(args: Data) threads 4096 for { "" = <> } {
+        let _ = args;
+        Ok(())
+    }
 }
 
 #[test]
@@ -318,6 +324,15 @@ fn a_launch_that_cannot_run_is_refused() {
     assert_eq!(refused(1, 0, 0, 8), Some("threads a block"));
     assert_eq!(refused(1, 32, 50_000, 8), Some("shared memory a block"));
     assert_eq!(refused(1, 32, 0, 4), Some("bytes of arguments"));
+    // A kernel and a device that could have more than any GPU.
+    let kernel = wide.instance("").expect("an instance");
+    let large = DeviceConfig { threads: 4096, ..config.clone() };
+    let refused = |threads| {
+        // SAFETY: never run.
+        let launch = unsafe { mscclrs_sim::Launch::new(kernel, 1, threads, 0, &[0; 8], &large) };
+        launch.err().map(|error| error.what)
+    };
+    assert_eq!((refused(1024), refused(1025)), (None, Some("threads a block")));
     assert_eq!(config.resident_blocks(100, 0), 8);
     assert_eq!(config.resident_blocks(32, 40_000), 4);
 }

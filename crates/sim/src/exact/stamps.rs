@@ -12,6 +12,7 @@ use mscclrs_device::{OrderKind, ScopeKind};
 
 use super::races::is_atomic;
 use super::watch::{BlockInfo, Who};
+use crate::work::MOST_THREADS;
 
 /// Kinds that are told apart by their source line; of later ones the line is not known.
 const LINED: usize = 60_000;
@@ -27,13 +28,15 @@ pub(super) struct Stamp {
     pub(super) kind: KindId,
 }
 
+// Lanes have 16 bits.
+const _: () = assert!(MOST_THREADS <= 1 << 16);
+
 impl Stamp {
     /// No access at all.
     pub(super) const NONE: Stamp = Stamp { block: 0, time: 0, lane: 0, kind: KindId::NONE };
 
     /// One of a lane at its time.
     pub(super) fn new(who: Who, time: u32, kind: KindId) -> Stamp {
-        // A block has 1024 lanes at most.
         Stamp { block: who.block, time, lane: who.lane as u16, kind }
     }
 

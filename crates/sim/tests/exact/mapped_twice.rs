@@ -55,8 +55,8 @@ impl Twice {
             libc::close(file);
             addresses
         };
-        let known = addresses
-            .map(|at| MappedMemory::new(at, PAGE as u64, object, MemoryOwner::Device));
+        let known =
+            addresses.map(|at| MappedMemory::new(at, PAGE as u64, object, MemoryOwner::Device));
         Twice { addresses, _known: known }
     }
 }
