@@ -20,7 +20,8 @@ use mscclrs_sim::{Check, DeviceConfig, Graph, Mode, TestMemory, Work, World};
 const LAUNCHES: u32 = 20;
 const WARM: u32 = 20;
 const ROUNDS: u32 = 60;
-const SHAPE: (u32, u32, u32) = (2, 64, 1024);
+const BLOCKS: u32 = 2;
+const SHARED: u32 = 1024;
 /// Bytes that all rounds may add: some a block of each launch, and what the allocator does.
 const MOST: u64 = 4 << 20;
 
@@ -52,17 +53,18 @@ fn resident() -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Some launches on two streams of their own, in memory of their own.
-fn round(world: &World, device: &std::sync::Arc<mscclrs_sim::Device>) {
-    for _stream in 0..2 {
+/// Some launches on two streams of their own, in memory of their own, with blocks of ever other sizes.
+fn round(world: &World, device: &std::sync::Arc<mscclrs_sim::Device>, nth: u32) {
+    for stream in 0..2 {
         let memory = TestMemory::new(8 * 131);
         let args = GrowthArgs { memory: Global::from_address(memory.address()) };
         let queue = device.create_queue();
         let fill = Work::Fill { to: memory.address(), byte: 0, bytes: 8 * 131 };
         // SAFETY: the memory outlives the work, which is waited for below.
         queue.run(std::sync::Arc::new(unsafe { Graph::single(fill) }));
-        for _launch in 0..LAUNCHES {
-            common::launch(&queue, &busy, SHAPE, &args);
+        for launch in 0..LAUNCHES {
+            let lanes = 2 * (1 + (7 * nth + 11 * stream + launch) % 32);
+            common::launch(&queue, &busy, (BLOCKS, lanes, SHARED), &args);
         }
         assert_eq!(queue.synchronize(LIMIT), Ok(true));
     }
@@ -74,9 +76,9 @@ fn a_world_does_not_grow_by_what_it_ran() {
     for check in [Check::Ordered, Check::Checked, Check::Weak] {
         let world = World::start(Mode::new(check, 1), false).unwrap();
         let device = world.device(DeviceConfig::default());
-        (0..WARM).for_each(|_| round(&world, &device));
+        (0..WARM).for_each(|nth| round(&world, &device, nth));
         let before = resident();
-        (0..ROUNDS).for_each(|_| round(&world, &device));
+        (0..ROUNDS).for_each(|nth| round(&world, &device, nth));
         let grown = resident().saturating_sub(before);
         println!("{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
         assert!(grown < MOST, "{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
