@@ -19,9 +19,10 @@ const BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 5;
 /// A checked call takes at most so long,
 const A_CALL: Duration = Duration::from_secs(10);
-/// and so many times the processor time of an ordinary one: 30 are promised, and half as many more, so that
-/// what makes checking much slower is noticed and a busy machine is not.
-const TIMES: f64 = 45.0;
+/// and so many times the processor time of an ordinary one.
+const TIMES: f64 = 30.0;
+/// Other work of the machine takes its caches away: measured until that holds, so often at most.
+const TRIES: u32 = 8;
 
 /// Processor time of this process so far.
 fn used() -> Duration {
@@ -79,12 +80,18 @@ fn checking_takes_no_more_than_its_share() {
     for (algorithm, fast) in fast {
         let mode = Mode { schedule: Some(Schedule::Random), ..Mode::new(Check::Checked, 1) };
         let simulation = Simulation::start(mode).unwrap();
-        let checked = time(algorithm, 1, |rank| simulation.device(rank).unwrap());
+        let mut checked = Duration::MAX;
+        for _ in 0..TRIES {
+            checked = time(algorithm, 1, |rank| simulation.device(rank).unwrap()).min(checked);
+            if checked.as_secs_f64() <= TIMES * fast.as_secs_f64() {
+                break;
+            }
+        }
         assert_eq!(simulation.finding().unwrap(), None);
         let times = checked.as_secs_f64() / fast.as_secs_f64();
         println!("{algorithm:?}: {fast:.1?} a call, checked {checked:.1?}, {times:.0} times");
         assert!(checked < A_CALL, "{algorithm:?}: a call took {checked:?} of processor time");
         worst = worst.max(times);
     }
-    assert!(worst < TIMES, "checking takes {worst:.0} times what a run takes");
+    assert!(worst <= TIMES, "checking takes {worst:.0} times what a run takes");
 }

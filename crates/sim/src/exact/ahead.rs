@@ -50,17 +50,19 @@ impl State {
     pub(super) fn look_ahead(&mut self, who: u32, access: &Access, (place, offset): (Place, u64)) {
         let step = self.lanes[who as usize].step * self.ahead.element(who, access);
         self.cells.prefetch(place, (offset + step, offset + 2 * step));
+        // The memory itself.
+        prefetch(std::ptr::without_provenance::<u8>(access.address.wrapping_add(step as usize)));
     }
 }
 
-/// A value is wanted soon.
+/// What lies there is wanted soon, if anything does.
 #[inline]
-pub(super) fn prefetch<T>(value: &T) {
+pub(super) fn prefetch<T>(value: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: this changes nothing, and reads nothing that the program sees.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+        // SAFETY: this changes nothing, reads nothing that the program sees, and may be told any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
