@@ -328,7 +328,7 @@ impl State {
         finding.other = Some(self.site(stamp.who(), self.kinds.place(stamp.kind), before.words()));
         let at = (self.cells.number(place), offset);
         finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
-        let slot = |stamp: &Stamp| stamp.slot(&self.blocks);
+        let slot = stamp.slot(&self.blocks);
         let misses = &self.lanes[who as usize].misses;
         // Two launches of one device have an order if their queue or an event gives it.
         let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
@@ -336,8 +336,8 @@ impl State {
             (Some(here), Some(other)) => here.0 == other.0 && here.1 != other.1,
             _ => false,
         };
-        let is_later = |m: &&Miss| slot(&m.by) == slot(&stamp) && m.by.time >= stamp.time;
-        finding.missing = Some(match misses.iter().rev().find(is_later) {
+        let is_cause = |miss: &&Miss| miss.is_of(slot, stamp.time, &self.blocks);
+        finding.missing = Some(match misses.iter().rev().find(is_cause) {
             Some(miss) => miss.words(&self.kinds),
             None if before.is_atomic() && is_atomic(access.op) && before.mask != mask => {
                 "accesses of one size: atomics that touch the same bytes, and not all of them, are not \
@@ -356,9 +356,15 @@ impl State {
                     .into()
             }
             None => {
-                "a release by the first lane after its access, and an acquire that sees it by the \
-                     second before its own (or a barrier that both come to)"
-                    .into()
+                let earlier = misses.iter().rev().find(|miss| miss.is_by(slot, &self.blocks));
+                let earlier = earlier.map_or(String::new(), |miss| {
+                    format!("; what it saw, {}, came before that access", miss.seen(&self.kinds))
+                });
+                format!(
+                    "a release by the first lane after its access, and an acquire that sees it by the \
+                     second before its own{earlier}; or the same the other way round, where the second is \
+                     to come first (or a barrier that both come to)"
+                )
             }
         });
         finding
