@@ -24,4 +24,5 @@ mod seeds;
 mod shared;
 mod stops;
 mod waits;
+mod warps;
 mod world;
