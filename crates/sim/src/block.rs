@@ -457,11 +457,11 @@ impl Block {
         self.state.look(now);
     }
 
-    /// Forgets in which order and since when lanes wait.
-    pub(crate) fn rest(&self) {
+    /// Forgets in which order and since when lanes wait: all do since now.
+    pub(crate) fn rest(&self, now: u64) {
         let mut watched = self.state.watched.borrow_mut();
         watched.sort_unstable_by_key(|entry| entry.lane);
-        watched.iter_mut().for_each(|entry| entry.since = 0);
+        watched.iter_mut().for_each(|entry| entry.since = now);
     }
 
     /// How many lanes are ready.

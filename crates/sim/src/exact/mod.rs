@@ -24,6 +24,7 @@ mod memory;
 mod mode;
 mod moves;
 mod orders;
+mod quiet;
 mod races;
 mod random;
 mod stamps;
