@@ -48,22 +48,26 @@ pub(super) struct Impossible {
     pub(super) alternatives: u32,
 }
 
+/// 8 bytes: of which memory, and where they begin in it. No address: another piece of memory may have it
+/// later.
+type Word = (u64, u64);
+
 #[derive(Clone, Default)]
 struct LaneHistory {
     /// Of all its accesses.
     history: u64,
     /// What it has read since it last changed anything: words, and the histories that they had.
-    read: Vec<(usize, u64)>,
+    read: Vec<(Word, u64)>,
     /// How often, one after the other, it has read what it had read before and nobody had written since.
     again: u32,
     /// Whether the last access before this one read the same, both atomically.
     twice: bool,
-    last: Option<(usize, u64)>,
+    last: Option<(Word, u64)>,
 }
 
 impl LaneHistory {
     /// It finds a word with one history and leaves it with another, which may be the same.
-    fn reads(&mut self, word: usize, (held, left): (u64, u64), is_atomic: bool) {
+    fn reads(&mut self, word: Word, (held, left): (u64, u64), is_atomic: bool) {
         let (seen, this) = ((word, held), (word, left));
         self.twice = is_atomic && self.last == Some(seen);
         self.last = is_atomic.then_some(this);
@@ -94,7 +98,7 @@ impl LaneHistory {
     }
 
     /// What it reads round and round.
-    fn round(&self) -> &[(usize, u64)] {
+    fn round(&self) -> &[(Word, u64)] {
         match &self.last {
             Some(last) if self.twice => std::slice::from_ref(last),
             _ => &self.read,
@@ -121,7 +125,7 @@ pub(super) struct Decisions {
     impossible: Option<Impossible>,
     lanes: Vec<LaneHistory>,
     /// The history of the last write of each 8 bytes.
-    words: HashMap<usize, u64>,
+    words: HashMap<Word, u64>,
     /// Of all lanes.
     sum: u64,
 }
@@ -211,10 +215,17 @@ impl Decisions {
         departure.alternative
     }
 
-    /// A lane has made an access.
-    pub(super) fn accessed(&mut self, who: u32, access: &Access, effect: Effect) {
-        let first = access.address & !7;
-        let words = if access.size == 16 { [first, first + 8] } else { [first, first] };
+    /// A lane has made an access, at a byte of a piece of memory.
+    pub(super) fn accessed(
+        &mut self,
+        who: u32,
+        access: &Access,
+        (object, offset): (u64, u64),
+        effect: Effect,
+    ) {
+        let first = (object, offset & !7);
+        let second = if access.size == 16 { (object, first.1 + 8) } else { first };
+        let words = [first, second];
         let held = words.map(|word| self.words.get(&word).copied().unwrap_or(0));
         let line = u64::from(access.from.line()) << 32 | u64::from(access.from.column());
         self.add(who, mix(held[0]) ^ mix(held[1].wrapping_mul(3)) ^ line << 3 ^ access.op as u64);
@@ -235,7 +246,7 @@ impl Decisions {
     /// not say so.
     pub(super) fn polls(&self, who: u32) -> bool {
         let Some(lane) = self.lanes.get(who as usize) else { return false };
-        let holds = |word: &usize| self.words.get(word).copied().unwrap_or(0);
+        let holds = |word: &Word| self.words.get(word).copied().unwrap_or(0);
         lane.goes_round() && lane.round().iter().all(|(word, seen)| holds(word) == *seen)
     }
 

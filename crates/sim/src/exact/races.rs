@@ -121,7 +121,7 @@ impl State {
         let (kind, object) = (self.kind(access, at.offset), self.cells.number(at.place));
         let (who_did, offset, bits) = (self.who(who), at.offset, bits[0]);
         if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
-            decisions.accessed(who, access, effect);
+            decisions.accessed(who, access, (at.object, at.offset), effect);
         }
         let (who, in_vain) = (who_did, self.in_vain);
         let event = Event { who, kind, object, offset, bits, in_vain };
