@@ -276,10 +276,14 @@ impl State {
             }
         }
         if access.op == Op::Load && !spoilt && cell.written() & mask != mask {
-            let what = "these bytes were never written, by a kernel, a copy or the host, or came by a \
-                        copy from such; memory is 0 at first, so this reads zeros that nobody put there";
+            let first = offset + u64::from((mask & !cell.written()).trailing_zeros());
+            let what = format!(
+                "{} was never written, by a kernel, a copy or the host, or came by a copy from such; memory \
+                 is 0 at first, so this reads zeros that nobody put there",
+                self.byte_of((place, first))
+            );
             let at = Some((place, offset));
-            return Err(self.about(FindingKind::Unwritten, what.into(), who, access, at).into());
+            return Err(self.about(FindingKind::Unwritten, what, who, access, at).into());
         }
         if !writes {
             // A read that everybody knows of who knows of this one says nothing new.
@@ -294,6 +298,14 @@ impl State {
         Ok(())
     }
 
+    /// A byte of a piece of memory, which is told by its number and size.
+    fn byte_of(&self, (place, offset): (Place, u64)) -> String {
+        let bytes = self.cells.object(place).and_then(|object| self.view.bytes(object));
+        let what =
+            bytes.map_or("shared memory of a block".into(), |bytes| format!("{bytes} bytes"));
+        format!("byte {offset:#x} of memory {} ({what})", self.cells.number(place))
+    }
+
     fn race_with_move(
         &mut self,
         who: u32,
@@ -303,10 +315,9 @@ impl State {
     ) -> Finding {
         let MoveInfo { device, name, .. } = self.move_info(number);
         let what = format!(
-            "a kernel comes to memory after the {name} of a queue of device {device}, at byte {:#x} of memory \
-             {}, and nothing orders the two",
-            place.1,
-            self.cells.number(place.0)
+            "a kernel comes to memory after the {name} of a queue of device {device}, at {}, and nothing \
+             orders the two",
+            self.byte_of(place)
         );
         let finding = self.about(FindingKind::Race, what, who, access, Some(place));
         Finding { missing: Some(super::moves::MISSING.into()), ..finding }
@@ -320,9 +331,11 @@ impl State {
         stamp: Stamp,
     ) -> Finding {
         let before = self.kinds.get(stamp.kind);
+        // The cell has eight bytes; these are the ones that both touch.
+        let first = offset + u64::from((mask & before.mask).trailing_zeros() % 8);
         let what = format!(
-            "two accesses to the same memory, byte {offset:#x} of memory {}, and nothing orders them",
-            self.cells.number(place)
+            "two accesses to the same memory, {}, and nothing orders them",
+            self.byte_of((place, first))
         );
         let mut finding = self.about(FindingKind::Race, what, who, access, Some((place, offset)));
         finding.other = Some(self.site(stamp.who(), self.kinds.place(stamp.kind), before.words()));
