@@ -384,6 +384,75 @@ fn who_interrupts_a_check_ends_the_command() {
     assert!(is_gone(&std::fs::read_to_string(path).expect("written")));
 }
 
+#[test]
+fn who_interrupts_the_search_for_a_shorter_run_is_told_what_was_found() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("second");
+    // The first run is the seed's; the second one never ends.
+    let runs = "[ -e $0 ] && { touch $0.begun; exec sleep 100; }; touch $0; exec \"$RACE\"";
+    let mut command = check("--mode checked --shorten 100");
+    command.args(["--", "sh", "-c", runs]).arg(&path).env("RACE", race());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let begun = path.with_extension("begun");
+    let until = Instant::now() + Duration::from_secs(30);
+    while !begun.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("ended");
+    let said = ended(&output, 130);
+    assert!(said.contains("race: two accesses"), "{said}");
+    assert!(said.contains("found with checked,seed=0; to see it again"), "{said}");
+    assert!(err(&output).contains("interrupted"), "{}", err(&output));
+}
+
+#[test]
+fn a_command_that_runs_in_another_mode_is_not_checked() {
+    let output = sh("--mode checked --seeds 2", "MSCCLRS_SIM=ordered exec \"$RACE\" --mended");
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let modes = "with MSCCLRS_SIM=ordered,seed=0, and was told to with checked,seed=0";
+    assert!(text.contains(modes) && output.stdout.is_empty(), "{text}");
+}
+
+#[test]
+fn a_report_or_trace_without_room_is_told_as_that() {
+    // As a process leaves it that finds no room.
+    let output = sh("--seeds 1", "touch \"$MSCCLRS_SIM_REPORT/7-1.unfinished\"");
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("could not write what it reports to"), "{text}");
+    assert!(text.contains("TMPDIR names another folder"), "{text}");
+
+    let folder = tempfile::tempdir().expect("folder");
+    let trace = folder.path().join("trace.json");
+    let mut command = check("--mode checked --seeds 1 --shorten 0 --trace");
+    let script = "\"$RACE\" --mended; rm \"$MSCCLRS_SIM_TRACE\"";
+    command.arg(&trace).args(["--", "sh", "-c", script]).env("RACE", race());
+    let output = command.output().expect("ran");
+    ended(&output, 0);
+    assert!(!trace.exists());
+    assert!(
+        err(&output).contains("the run left no trace, or there was no room"),
+        "{}",
+        err(&output)
+    );
+}
+
+#[test]
+fn what_ran_no_kernel_is_not_shortened() {
+    let said = ended(&sh("--mode checked --seeds 2", "exit 3"), 1);
+    assert!(said.contains("before it ran a kernel") && !said.contains("told is"), "{said}");
+}
+
+#[test]
+fn a_trace_goes_to_a_file() {
+    let output = check("--trace -").args(["--", "true"]).output().expect("ran");
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("--trace: '-' is not a file"), "{}", err(&output));
+}
+
 /// What stands between "```text" and "```" on a page.
 fn blocks(page: &str) -> impl Iterator<Item = &str> {
     page.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next())

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 const FORMAT: u32 = 1;
 /// How their names end.
 const EXTENSION: &str = "json";
+/// How the names of those that are being written end.
+const UNFINISHED: &str = "unfinished";
 /// A report has some kilobytes; what is larger is none.
 const LARGEST: u64 = 16 << 20;
 /// A decision in its file: its alternatives and its state, the lowest byte first.
@@ -100,6 +102,11 @@ impl Report {
         Ok(reports)
     }
 
+    /// Whether this is a file of a report that was begun: if its process has ended, it could not end it.
+    pub fn is_unfinished(path: &Path) -> bool {
+        path.extension().is_some_and(|extension| extension == UNFINISHED)
+    }
+
     /// The decisions that the simulation met. An error if their file, in the folder that the report was
     /// read from, cannot be read or does not have them all.
     pub fn read_decisions(&self, folder: &Path) -> io::Result<Vec<Decision>> {
@@ -171,7 +178,7 @@ pub(crate) fn keep(folder: &Path, mode: &Mode) -> (OnProgress, OnDecisions) {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let name = format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0));
     let path = folder.join(format!("{name}.{EXTENSION}"));
-    let unfinished = folder.join(format!("{name}.unfinished"));
+    let unfinished = folder.join(format!("{name}.{UNFINISHED}"));
     let decisions_name = format!("{name}.decisions");
     let decisions_path = folder.join(&decisions_name);
     let mode = mode.clone();

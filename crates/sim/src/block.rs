@@ -176,10 +176,15 @@ impl BlockState {
     /// A lane comes to a warp operation; true if it was the last and has its result.
     pub(crate) fn meet(&self, lane: u32, mask: u32, value: u32, operation: WarpOperation) -> bool {
         let (warp, bit) = (&self.warps[(lane / WARP) as usize], lane % WARP);
-        assert!(mask & 1 << bit != 0, "lane {bit} of a warp is not in its own mask {mask:#x}");
         warp.slots[bit as usize].set(Slot { mask, value, operation });
         warp.waiting.set(warp.waiting.get() | 1 << bit);
-        match self.finish_meeting(lane / WARP, mask, Some(bit)) {
+        let met = match mask & 1 << bit {
+            0 => {
+                Err(format!("lane {bit} of warp {} is not in its own mask {mask:#x}", lane / WARP))
+            }
+            _ => self.finish_meeting(lane / WARP, mask, Some(bit)),
+        };
+        match met {
             Ok(finished) => finished,
             Err(report) => match &self.watch {
                 Some((watch, first)) => {
@@ -226,6 +231,16 @@ impl BlockState {
                     });
                 }
                 votes |= b.value << bit;
+                if let WarpOperation::Exchange(lane_mask) = b.operation
+                    && let from = other_lane(bit, lane_mask)
+                    && mask & 1 << from == 0
+                    && self.checked().is_some()
+                {
+                    return Err(format!(
+                        "lane {bit} of warp {warp_index} asks by shuffle_xor for the value of lane {from}, \
+                         which is not in the mask {mask:#x}; a GPU gives it any value"
+                    ));
+                }
             }
         }
         if let Some((watch, lane)) = self.checked()
@@ -255,9 +270,9 @@ impl BlockState {
                 WarpOperation::Ballot => votes,
                 WarpOperation::Sync => 0,
                 WarpOperation::Exchange(lane_mask) => {
-                    let from = bit ^ lane_mask;
+                    let from = other_lane(bit, lane_mask);
                     // A GPU leaves the value of a lane that takes no part undefined.
-                    if from < WARP && here & 1 << from != 0 { slot(from).value } else { own.value }
+                    if here & 1 << from != 0 { slot(from).value } else { own.value }
                 }
             });
             if Some(bit) != last {
@@ -325,6 +340,11 @@ impl BlockState {
             false
         });
     }
+}
+
+/// The lane of a warp whose value an exchange gives; a GPU takes no more of the mask than a lane's number has.
+const fn other_lane(lane: u32, lane_mask: u32) -> u32 {
+    (lane ^ lane_mask) % WARP
 }
 
 /// What running a block led to.
@@ -437,11 +457,11 @@ impl Block {
         self.state.look(now);
     }
 
-    /// Forgets in which order and since when lanes wait.
-    pub(crate) fn rest(&self) {
+    /// Forgets in which order and since when lanes wait: all do since now.
+    pub(crate) fn rest(&self, now: u64) {
         let mut watched = self.state.watched.borrow_mut();
         watched.sort_unstable_by_key(|entry| entry.lane);
-        watched.iter_mut().for_each(|entry| entry.since = 0);
+        watched.iter_mut().for_each(|entry| entry.since = now);
     }
 
     /// How many lanes are ready.

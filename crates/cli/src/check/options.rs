@@ -1,7 +1,7 @@
 //! The command line of `check`.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -148,6 +148,9 @@ impl CheckOptions {
             && files::is_same(json, trace)
         {
             return Err(usage!("--trace: names the file of --json; allowed is another one"));
+        }
+        if trace.as_deref().is_some_and(|trace| trace == Path::new("-")) {
+            return Err(usage!("--trace: '-' is not a file; allowed is a file's name"));
         }
         require_writable(json.as_deref())?;
         trace.as_ref().map_or(Ok(()), |trace| files::require_writable("--trace", trace))

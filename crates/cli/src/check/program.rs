@@ -1,6 +1,8 @@
 //! `check -- COMMAND`: a program that is run again and again, each time in another simulation.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -35,7 +37,7 @@ pub(super) fn run(options: &CheckOptions) -> Result<ExitCode> {
         options,
         runner: Runner::new()?,
         table: Table::open(looks.json.as_deref(), looks.steps(1), (&title, runs), &[]),
-        trace: Traced { options, is_written: false },
+        trace: Traced { options, is_written: false, is_missing: false },
         command,
         all: Vec::new(),
     };
@@ -82,7 +84,7 @@ impl Program<'_> {
             let verdict = self.verdict(&ran, check)?;
             let unreached = ran.reports.iter().find_map(|report| report.unreached.as_ref());
             match (verdict, unreached) {
-                (Some(found), _) => self.found(found, &mode, row)?,
+                (Some(found), _) => self.found(found, (&mode, ran.kernels() > 0), row)?,
                 (None, Some(unreached)) => return Err(Halt::Failed(not_reached(unreached))),
                 (None, None) => continue,
             }
@@ -101,28 +103,39 @@ impl Program<'_> {
         })?;
         row.orders = Some(orders);
         match found {
-            Some((mode, found)) => self.found(found, &mode, row),
+            Some((mode, found)) => self.found(found, (&mode, true), row),
             None => Ok(()),
         }
     }
 
     /// Adds what a run has found, with the shortest run that has such a fault.
-    fn found(&mut self, first: ReportedFinding, mode: &Mode, row: &mut Row) -> Result<(), Halt> {
+    fn found(
+        &mut self,
+        first: ReportedFinding,
+        (mode, ran_kernels): (&Mode, bool),
+        row: &mut Row,
+    ) -> Result<(), Halt> {
         row.findings += 1;
         let command = self.command.clone();
         let again = |mode: &Mode| again(&command, mode);
         let mut found = Found::new(first, mode, again(mode));
         let is_new = findings::is_new(&self.all, &found);
-        if is_new {
+        // Where no kernel ran there is no order of lanes.
+        if is_new && ran_kernels {
             let limit = self.options.looks.shorten();
-            orders::shorten(&mut found, mode, limit, again, |mode, left| {
+            let searched = orders::shorten(&mut found, mode, limit, again, |mode, left| {
                 self.table.note(mode.to_string());
                 let ran = self.run(mode, left, None)?;
                 match ran.ended.end {
                     End::OverTime if left < self.options.time_limit() => Err(Halt::Over),
                     _ => self.tried(mode, &ran),
                 }
-            })?;
+            });
+            if let Err(halt) = searched {
+                // What is known is not lost because nothing more is run.
+                self.table.tell(&found).map_err(Halt::Failed)?;
+                return Err(halt);
+            }
         }
         findings::add(&mut row.found, found.clone());
         if is_new && self.options.looks.keep_going {
@@ -215,6 +228,17 @@ impl Ran {
         let reports = Report::read_all(folder.path())
             .context("what the command reported cannot be read; is it of another version?")
             .map_err(Halt::Failed)?;
+        let told = mode.to_string();
+        if let Some(other) =
+            reports.iter().find(|report| report.launches > 0 && report.mode != told)
+        {
+            return Err(Halt::Failed(usage!(
+                "the command ran kernels with {}={}, and was told to with {told}; allowed are commands that \
+                 leave {0} as it is",
+                env::SIM.name,
+                other.mode
+            )));
+        }
         Ok(Ran { ended, reports, folder })
     }
 
@@ -236,6 +260,13 @@ impl Ran {
         verdict(&self.reports, self.ended.end, how, check)
             .map(|wrong| wrong.map(|wrong| wrong.with(&self.ended.output)))
             .ok_or_else(|| {
+                if has_unfinished(self.folder.path()) {
+                    return anyhow!(
+                        "'{command}' could not write what it reports to '{}'; is there no room? TMPDIR names \
+                         another folder",
+                        self.folder.path().display()
+                    );
+                }
                 usage!(
                     "'{command}' ran no kernel on a CPU device, or ended before its first one began; \
                      allowed are programs that run and wait for one, whose ranks are threads (of mscclrs \
@@ -243,6 +274,12 @@ impl Ran {
                 )
             })
     }
+}
+
+/// Whether a process began a report and could not end it.
+fn has_unfinished(folder: &Path) -> bool {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    names.map(|entry| entry.path()).any(|path| Report::is_unfinished(&path))
 }
 
 /// What is wrong with a run.
@@ -276,6 +313,14 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
     if end != End::Exited(0) {
         let when = if kernels == 0 { " before it ran a kernel" } else { "" };
         let mut text = format!("failure: the command {how}{when}, and no fault was found");
+        let running: u64 = reports.iter().map(|report| report.running).sum();
+        if end == End::OverTime && running > 0 {
+            let _ = write!(
+                text,
+                "\n  {running} of its {kernels} kernels had not ended: they may need longer (--time-limit), or \
+                 one is in a loop that reads nothing, or writes something new each time",
+            );
+        }
         if check == Check::Weak && kernels > 0 {
             text.push_str(
                 "\n  in weak mode its kernels may see writes late: if it ends well without, some order is \
@@ -318,9 +363,13 @@ fn last_words(output: &str) -> String {
     format!("\n  its last output:{shown}")
 }
 
-/// Whether a line names a call, `  12: name`, or its place, `      at file:line`, as Rust writes them.
+/// Whether a line names a call, `  12: name`, or its place, `      at file:line`, as Rust writes them, or
+/// says that such lines follow.
 fn is_of_backtrace(line: &str) -> bool {
     let text = line.trim_start();
+    if text.eq_ignore_ascii_case("stack backtrace:") {
+        return true;
+    }
     let indent = line.len() - text.len();
     let is_call = || {
         let number = text.split_once(": ").map(|(number, _)| number);
@@ -333,6 +382,8 @@ fn is_of_backtrace(line: &str) -> bool {
 struct Traced<'a> {
     options: &'a CheckOptions,
     is_written: bool,
+    /// Whether a run that was to be kept had none.
+    is_missing: bool,
 }
 
 impl Traced<'_> {
@@ -341,10 +392,12 @@ impl Traced<'_> {
         let Some(path) = self.options.looks.trace.as_ref().filter(|_| !self.is_written) else {
             return Ok(());
         };
+        if ran.finding().is_none() && ran.ended.end == End::Exited(0) && steps != 1 {
+            return Ok(());
+        }
         let trace = ran.folder.path().join(TRACE);
-        if (ran.finding().is_some() || ran.ended.end != End::Exited(0) || steps == 1)
-            && trace.exists()
-        {
+        self.is_missing = !trace.exists();
+        if !self.is_missing {
             let text = std::fs::read_to_string(&trace).context("the trace cannot be read")?;
             files::write(path, &text)?;
             self.is_written = true;
@@ -354,7 +407,13 @@ impl Traced<'_> {
 
     fn say(&self) {
         if let Some(path) = self.options.looks.trace.as_ref().filter(|_| !self.is_written) {
-            say!("mscclrs: nothing was found, so '{}' was not written", path.display());
+            let why = match self.is_missing {
+                true => {
+                    "the run left no trace, or there was no room for it in the folder of TMPDIR"
+                }
+                false => "nothing was found",
+            };
+            say!("mscclrs: {why}, so '{}' was not written", path.display());
         }
     }
 }
@@ -424,7 +483,7 @@ mod tests {
             })
             .collect();
         let shown = last_words(&format!("Error: 12: a wrong sum\n\nStack backtrace:\n{calls}"));
-        assert_eq!(shown.lines().filter(|line| !line.trim().is_empty()).count(), 3, "{shown}");
+        assert_eq!(shown.lines().filter(|line| !line.trim().is_empty()).count(), 2, "{shown}");
         assert!(shown.contains("Error: 12: a wrong sum"), "{shown}");
         assert_eq!(last_words("  at once\n"), "\n  its last output:\n      at once");
     }

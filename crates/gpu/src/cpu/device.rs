@@ -97,11 +97,15 @@ impl CpuDevice {
     }
 }
 
-/// Writes all accesses of kernels to a file.
+/// Writes all accesses of kernels to a file: whole, or there is none.
 fn on_timeline(path: &Path) -> OnTimeline {
     let path = path.to_owned();
     Box::new(move |text| {
         if let Err(error) = std::fs::write(&path, text) {
+            // Part of it is no JSON. What is no file of its own, such as a pipe, stays.
+            if std::fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+                let _ = std::fs::remove_file(&path);
+            }
             mscclrs_log::warn!(
                 ENV,
                 file = %path.display(),

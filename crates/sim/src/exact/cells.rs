@@ -421,6 +421,11 @@ impl Cells {
         self.objects[place.0 as usize].number
     }
 
+    /// What a piece of memory is called where it comes from; a search, for reports.
+    pub(super) fn object(&self, place: Place) -> Option<u64> {
+        self.index.iter().find(|(_, at)| **at == place).map(|(object, _)| *object)
+    }
+
     /// The cell at a multiple of 8.
     #[inline]
     pub(super) fn cell(&mut self, place: Place, offset: u64) -> CellMut<'_> {

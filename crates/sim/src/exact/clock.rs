@@ -34,6 +34,12 @@ impl Moment {
         }
     }
 
+    /// Whether what was done in `slot` at `time` had happened.
+    pub(crate) fn knows(&self, slot: u32, time: u32) -> bool {
+        let known = self.known.get(slot as usize).copied().unwrap_or(0);
+        time <= if slot == self.slot { known.max(self.time) } else { known }
+    }
+
     /// What either knew.
     pub(crate) fn join(&mut self, other: &Moment) {
         if self.slot == other.slot && Rc::ptr_eq(&self.known, &other.known) {

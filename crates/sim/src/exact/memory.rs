@@ -171,6 +171,11 @@ impl View {
         self.live.iter().map(|entry| entry.object).collect()
     }
 
+    /// How large a piece of memory is; nothing of what is not mapped, as shared memory is not.
+    pub(crate) fn bytes(&self, object: u64) -> Option<u64> {
+        self.live.iter().find(|entry| entry.object == object).map(|entry| entry.bytes)
+    }
+
     #[inline]
     pub(crate) fn find(&mut self, address: u64, size: u64) -> Found {
         let entry = self.live.get(self.at_hand[Self::at_hand(address)] as usize);

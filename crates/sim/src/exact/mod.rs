@@ -25,6 +25,7 @@ mod memory;
 mod mode;
 mod moves;
 mod orders;
+mod quiet;
 mod races;
 mod random;
 mod slots;

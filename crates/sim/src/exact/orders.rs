@@ -17,7 +17,7 @@ use super::mode::Check;
 use super::races::{At, is_atomic, narrower, parts};
 use super::stamps::{KindId, Kinds, Stamp};
 use super::values::Value;
-use super::watch::{OfWord, State, Who};
+use super::watch::{BlockInfo, OfWord, State, Who};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
 const MISSES: usize = 8;
@@ -65,12 +65,33 @@ pub(super) enum Missing {
 #[derive(Clone, Debug)]
 pub(super) struct Miss {
     /// What it saw.
-    pub(super) by: Stamp,
+    by: Stamp,
+    /// What that releases.
+    release: Option<Rc<Release>>,
     load: KindId,
     missing: Missing,
 }
 
 impl Miss {
+    /// Whether it would have ordered what was done in `slot` at `time`. What comes after a release is none of
+    /// it, though it is of the same lane.
+    pub(super) fn is_of(&self, slot: u32, time: u32, blocks: &[BlockInfo]) -> bool {
+        match &self.release {
+            Some(release) => release.all().any(|release| release.known.knows(slot, time)),
+            None => self.by.slot(blocks) == slot && self.by.time >= time,
+        }
+    }
+
+    /// Whether it saw a release by a lane of this slot.
+    pub(super) fn is_by(&self, slot: u32, blocks: &[BlockInfo]) -> bool {
+        self.release.is_some() && self.by.slot(blocks) == slot
+    }
+
+    /// What it saw, in words.
+    pub(super) fn seen(&self, kinds: &Kinds) -> String {
+        format!("the {} at {}", kinds.get(self.by.kind).words(), kinds.place(self.by.kind))
+    }
+
     /// What was missing there, in words.
     pub(super) fn words(&self, kinds: &Kinds) -> String {
         let (missing, so) = match self.missing {
@@ -78,13 +99,8 @@ impl Miss {
             Missing::Release => ("a release", ", which orders nothing"),
             Missing::Scope => ("a scope that holds both lanes", ""),
         };
-        format!(
-            "{missing}: the {} at {} saw the {} at {}{so}",
-            kinds.get(self.load).words(),
-            kinds.place(self.load),
-            kinds.get(self.by.kind).words(),
-            kinds.place(self.by.kind)
-        )
+        let (load, at) = (kinds.get(self.load).words(), kinds.place(self.load));
+        format!("{missing}: the {load} at {at} saw {}{so}", self.seen(kinds))
     }
 }
 
@@ -255,7 +271,7 @@ impl State {
         if misses.len() == MISSES {
             misses.pop_front();
         }
-        misses.push_back(Miss { by, load, missing });
+        misses.push_back(Miss { by, release, load, missing });
     }
 
     /// What an atomic load learns from a release that it has in its scope.

@@ -280,10 +280,14 @@ impl State {
             }
         }
         if access.op == Op::Load && !spoilt && cell.written() & mask != mask {
-            let what = "these bytes were never written, by a kernel, a copy or the host, or came by a \
-                        copy from such; memory is 0 at first, so this reads zeros that nobody put there";
+            let first = offset + u64::from((mask & !cell.written()).trailing_zeros());
+            let what = format!(
+                "{} was never written, by a kernel, a copy or the host, or came by a copy from such; memory \
+                 is 0 at first, so this reads zeros that nobody put there",
+                self.byte_of((place, first))
+            );
             let at = Some((place, offset));
-            return Err(self.about(FindingKind::Unwritten, what.into(), who, access, at).into());
+            return Err(self.about(FindingKind::Unwritten, what, who, access, at).into());
         }
         if !writes {
             // A read that everybody knows of who knows of this one says nothing new.
@@ -298,6 +302,14 @@ impl State {
         Ok(())
     }
 
+    /// A byte of a piece of memory, which is told by its number and size.
+    fn byte_of(&self, (place, offset): (Place, u64)) -> String {
+        let bytes = self.cells.object(place).and_then(|object| self.view.bytes(object));
+        let what =
+            bytes.map_or("shared memory of a block".into(), |bytes| format!("{bytes} bytes"));
+        format!("byte {offset:#x} of memory {} ({what})", self.cells.number(place))
+    }
+
     fn race_with_move(
         &mut self,
         who: u32,
@@ -307,10 +319,9 @@ impl State {
     ) -> Finding {
         let MoveInfo { device, name, .. } = self.move_info(number);
         let what = format!(
-            "a kernel comes to memory after the {name} of a queue of device {device}, at byte {:#x} of memory \
-             {}, and nothing orders the two",
-            place.1,
-            self.cells.number(place.0)
+            "a kernel comes to memory after the {name} of a queue of device {device}, at {}, and nothing \
+             orders the two",
+            self.byte_of(place)
         );
         let finding = self.about(FindingKind::Race, what, who, access, Some(place));
         Finding { missing: Some(super::moves::MISSING.into()), ..finding }
@@ -324,15 +335,17 @@ impl State {
         stamp: Stamp,
     ) -> Finding {
         let before = self.kinds.get(stamp.kind);
+        // The cell has eight bytes; these are the ones that both touch.
+        let first = offset + u64::from((mask & before.mask).trailing_zeros() % 8);
         let what = format!(
-            "two accesses to the same memory, byte {offset:#x} of memory {}, and nothing orders them",
-            self.cells.number(place)
+            "two accesses to the same memory, {}, and nothing orders them",
+            self.byte_of((place, first))
         );
         let mut finding = self.about(FindingKind::Race, what, who, access, Some((place, offset)));
         finding.other = Some(self.site(stamp.who(), self.kinds.place(stamp.kind), before.words()));
         let at = (self.cells.number(place), offset);
         finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
-        let slot = |stamp: &Stamp| stamp.slot(&self.blocks);
+        let slot = stamp.slot(&self.blocks);
         let misses = &self.lanes[who as usize].misses;
         // Two launches of one device have an order if their queue or an event gives it.
         let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
@@ -340,8 +353,8 @@ impl State {
             (Some(here), Some(other)) => here.0 == other.0 && here.1 != other.1,
             _ => false,
         };
-        let is_later = |m: &&Miss| slot(&m.by) == slot(&stamp) && m.by.time >= stamp.time;
-        finding.missing = Some(match misses.iter().rev().find(is_later) {
+        let is_cause = |miss: &&Miss| miss.is_of(slot, stamp.time, &self.blocks);
+        finding.missing = Some(match misses.iter().rev().find(is_cause) {
             Some(miss) => miss.words(&self.kinds),
             None if before.is_atomic() && is_atomic(access.op) && before.mask != mask => {
                 "accesses of one size: atomics that touch the same bytes, and not all of them, are not \
@@ -360,9 +373,15 @@ impl State {
                     .into()
             }
             None => {
-                "a release by the first lane after its access, and an acquire that sees it by the \
-                     second before its own (or a barrier that both come to)"
-                    .into()
+                let earlier = misses.iter().rev().find(|miss| miss.is_by(slot, &self.blocks));
+                let earlier = earlier.map_or(String::new(), |miss| {
+                    format!("; what it saw, {}, came before that access", miss.seen(&self.kinds))
+                });
+                format!(
+                    "a release by the first lane after its access, and an acquire that sees it by the \
+                     second before its own{earlier}; or the same the other way round, where the second is \
+                     to come first (or a barrier that both come to)"
+                )
             }
         });
         finding

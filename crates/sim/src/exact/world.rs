@@ -22,6 +22,7 @@ use super::finding::{Finding, FindingKind};
 use super::hosts::{AWAKE_LIMIT, Activity, Hosts, WORLD_THREAD};
 use super::listeners::{Listeners, Progress};
 use super::mode::Mode;
+use super::quiet::Quiet;
 use super::random::Random;
 use super::turns::Turn;
 use super::watch::Watch;
@@ -36,12 +37,8 @@ const CALM: Duration = Duration::from_millis(2);
 /// Between two looks at what host threads do, at first and after some.
 const LOOK: Duration = Duration::from_micros(30);
 const LOOK_LATER: Duration = Duration::from_micros(500);
-/// When everything waits, the world's clock goes on by this.
-const IDLE_NS: u64 = 2_500_000;
 /// Between two looks at what the host does, while everything waits.
 const NAP: Duration = Duration::from_micros(200);
-/// Fruitless looks after which a world that gets nothing more is taken for deadlocked.
-const FRUITLESS: u32 = 8;
 /// How long everything may wait where the host may still do something, if the device does not say.
 const DEADLOCK: Duration = Duration::from_secs(2);
 /// Switches between two looks at all watched words.
@@ -269,8 +266,7 @@ impl Worker {
     }
 
     fn live(&mut self) {
-        let mut quiet: Option<Instant> = None;
-        let mut fruitless = 0;
+        let mut quiet: Option<Quiet> = None;
         loop {
             let held = self.wait_for_release();
             // More may be about to come.
@@ -278,10 +274,10 @@ impl Worker {
                 self.calm();
             }
             if self.take() {
-                (quiet, fruitless) = (None, 0);
+                quiet = None;
             }
             if self.run_lanes() {
-                (quiet, fruitless) = (None, 0);
+                quiet = None;
                 continue;
             }
             if self.devices.values().all(|device| device.blocks.is_empty()) {
@@ -292,20 +288,19 @@ impl Worker {
                 }
                 let busy = self.devices.values().any(Scheduler::is_busy);
                 std::thread::park_timeout(if busy { NAP } else { Duration::from_millis(100) });
-                (quiet, fruitless) = (None, 0);
+                quiet = None;
                 continue;
             }
             // Everything waits.
             self.tell();
-            if self.pass_time() {
-                (quiet, fruitless) = (None, 0);
+            let waiting = quiet.get_or_insert_with(Quiet::begin);
+            if waiting.pass(|passed| self.pass_time(passed)) {
+                quiet = None;
                 continue;
             }
-            fruitless += 1;
-            let since = *quiet.get_or_insert_with(Instant::now);
             let limits = self.devices.values().filter_map(|device| device.config().deadlock);
             let limit = limits.min().unwrap_or(DEADLOCK);
-            if since.elapsed() > limit && fruitless > FRUITLESS {
+            if waiting.is_longer(limit) {
                 self.deadlock();
                 continue;
             }
@@ -421,9 +416,9 @@ impl Worker {
 
     /// Lets time go on while everything waits, so that lanes look at abort words and the clock. True if
     /// any did more than that; else no choice that is made later depends on how often this was done.
-    fn pass_time(&mut self) -> bool {
+    fn pass_time(&mut self, passed: Duration) -> bool {
         let choices = (self.random.clone(), self.last, self.switches, self.watch.choices());
-        self.watch.all_wait(IDLE_NS);
+        self.watch.all_wait(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
         if self.look() || self.run_lanes() {
             return true;
         }
@@ -440,7 +435,7 @@ impl Worker {
             self.stop();
         }
         for block in self.devices.values().flat_map(|device| &device.blocks) {
-            block.rest();
+            block.rest(self.watch.now());
         }
         any
     }

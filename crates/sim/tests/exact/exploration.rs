@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::sync::atomic::AtomicU64;
 
 use mscclrs_device::{
     Acquire, Global, Guard, Ll8, Packet, Relaxed, Release, Sys, kernel_args, kernels,
 };
 use mscclrs_sim::{
-    Check, Exploration, ExploreError, FindingKind, Found, Mode, Outcome, Ran, Schedule, TestMemory,
-    explore, shorten,
+    Check, Exploration, ExploreError, FindingKind, Found, MappedMemory, MemoryOwner, Mode, Outcome,
+    Ran, Schedule, TestMemory, explore, shorten,
 };
 
 use crate::common::MODULE;
@@ -265,6 +266,46 @@ fn a_program_that_does_not_repeat_is_an_error() {
     let error = error.unwrap_err();
     assert!(matches!(error, ExploreError::NotRepeated { .. }), "{error}");
     assert!(error.to_string().starts_with("the program does not repeat: the run `ordered,sched"));
+}
+
+#[test]
+fn memory_at_an_address_that_other_memory_had_is_new() {
+    // Which rank gets whose old place is a matter of its host threads.
+    let decisions = |half: usize| {
+        let ranks = Ranks::new(
+            Mode {
+                check: Check::Checked,
+                seed: 0,
+                schedule: Some(Schedule::Departures(Default::default())),
+            },
+            2,
+        );
+        let words: Vec<AtomicU64> = (0..32).map(|_| AtomicU64::new(0)).collect();
+        let start = words.as_ptr() as u64;
+        let map = |at: u64| {
+            let object = MappedMemory::new_object();
+            MappedMemory::new(at, 128, object, MemoryOwner::Device)
+        };
+        let launch = |kernel, rank: u64, at: u64| {
+            let args = LaneArgs { guard: ranks.guard(), memory: Global::from_address(at), rank };
+            crate::common::launch(&ranks.queues[rank as usize], kernel, (1, 1, 0), &args);
+        };
+        let old = map(start);
+        launch(&bare_poll, 1, start);
+        assert_eq!(ranks.finish(), None);
+        drop(old);
+
+        let at = start + 128 * half as u64;
+        let _new = map(at);
+        let hold = ranks.world.hold();
+        (0..2).for_each(|rank| launch(&two_moments, rank, at));
+        drop(hold);
+        assert_eq!(ranks.finish(), None);
+        ranks.world.decisions().unwrap()
+    };
+    let met = decisions(0);
+    assert!(met.len() > 2, "{met:?}");
+    assert_eq!(met, decisions(1));
 }
 
 #[test]

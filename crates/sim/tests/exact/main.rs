@@ -25,4 +25,5 @@ mod seeds;
 mod shared;
 mod stops;
 mod waits;
+mod warps;
 mod world;

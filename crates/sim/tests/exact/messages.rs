@@ -4,7 +4,8 @@ use std::convert::Infallible;
 
 use mscclrs_device::atomic::{LoadOrder, StoreOrder};
 use mscclrs_device::{
-    Acquire, Global, Guard, Relaxed, Release, Sys, WaitKind, kernel_args, kernels, poll,
+    Acquire, Global, Guard, Kernel, Relaxed, Release, Sys, WaitKind, kernel_args, kernels, poll,
+    poll_acquire,
 };
 use mscclrs_sim::{Check, Exploration, Finding, FindingKind, Mode, TestMemory, explore};
 
@@ -61,14 +62,28 @@ kernels! {
         }
         Ok(())
     }
+    /// The sender tells of what it has not written yet.
+    pub fn too_early<>(args: MessageArgs) threads 32 for { "" = <> } {
+        if args.rank == 0 {
+            args.flag.store_atomic(Release, Sys, 1);
+            args.data.store(42);
+        } else {
+            poll_acquire(&args.guard, args.flag, 1, WaitKind::Semaphore, 0, |v| v == 1)?;
+            args.seen.store(args.data.load());
+        }
+        Ok(())
+    }
 }
 
 /// What was found, and what was seen.
 fn send(mode: Mode, suffix: &str) -> (Option<Finding>, u64, (u64, u64)) {
+    run(mode, message.instance(suffix).unwrap())
+}
+
+fn run(mode: Mode, kernel: &'static Kernel) -> (Option<Finding>, u64, (u64, u64)) {
     let ranks = Ranks::new(mode, 2);
     let memory = TestMemory::new(64);
     let at = |word: u64| Global::from_address(memory.address() + 8 * word);
-    let kernel = message.instance(suffix).unwrap();
     for rank in 0..2 {
         let (guard, data, flag, seen) = (ranks.guard(), at(0), at(2), at(4));
         let args = MessageArgs { guard, data, flag, seen, rank };
@@ -115,6 +130,18 @@ fn a_message_without_order_is_a_race_that_names_what_is_missing() {
         assert_eq!((here.device, other.device), (1, 0));
         assert!(here.line.contains("messages.rs"), "{here}");
     }
+}
+
+#[test]
+fn an_access_after_the_release_that_was_seen_lacks_one_after_it_and_no_acquire() {
+    let runs = |seed| run(Mode::new(Check::Checked, seed), too_early.instance("").unwrap()).0;
+    let is_reader = |finding: &Finding| finding.here.as_ref().is_some_and(|here| here.device == 1);
+    let finding =
+        (0..20).filter_map(runs).find(is_reader).expect("the reader is second in some run");
+    let missing = finding.missing.as_ref().unwrap();
+    assert!(missing.starts_with("a release by the first lane after its access"), "{finding}");
+    let seen = "what it saw, the release store (system scope) at ";
+    assert!(missing.contains(seen) && missing.contains("came before that access"), "{finding}");
 }
 
 #[test]

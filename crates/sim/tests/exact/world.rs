@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclrs_device::{Control, Global, Guard};
+use mscclrs_device::{Control, Global, Guard, WaitRecord};
 use mscclrs_sim::{
     Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, Ran, Stopped,
     TestMemory, Unreached, Work, World,
@@ -55,6 +55,13 @@ impl Ranks {
     /// Has every wait end.
     pub(crate) fn abort(&self) {
         self.control.set(0, 1);
+    }
+
+    /// What the first wait that ended early has told.
+    pub(crate) fn record(&self) -> WaitRecord {
+        let at = self.control.address() + std::mem::offset_of!(Control, record) as u64;
+        // SAFETY: in the control block, which lives; no kernel writes it any more.
+        unsafe { (at as *const WaitRecord).read() }
     }
 
     /// Enqueues a write of words on a device's queue, before all that is enqueued later on any.
