@@ -6,7 +6,7 @@
 //! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
 //! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
 //! `values` keeps what late loads may see, `cells` and `memory` have what memory there is, and `ahead` asks
-//! for it early; `world` runs lanes, `turns` chooses whose turn it is, `decisions` has what of that was to be
+//! for it early; `worker` is the thread that runs the lanes of a `world`, `turns` chooses whose turn it is, `decisions` has what of that was to be
 //! decided, and `answers` what hosts ask.
 
 mod ahead;
@@ -35,6 +35,7 @@ mod trace;
 mod turns;
 mod values;
 mod watch;
+mod worker;
 mod world;
 
 pub use answers::{RunningKernel, Unanswered};

@@ -9,7 +9,7 @@
 use super::mode::Schedule;
 use super::random::Random;
 use super::watch::is_slow;
-use super::world::Worker;
+use super::worker::Worker;
 
 /// A lane, by its place: device, launch, block, lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
