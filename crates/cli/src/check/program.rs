@@ -23,6 +23,9 @@ use crate::usage::usage;
 
 /// A signal: memory that is not there, such as what lies below a stack.
 const SIGSEGV: i32 = 11;
+/// What a finding about a panic is called, and what Rust says of one.
+const PANIC: &str = "panic";
+const PANICKED: &str = " panicked at ";
 /// Lines of a command's output that are shown.
 const SHOWN: usize = 20;
 
@@ -295,6 +298,9 @@ impl Wrong {
         if self.shows_output {
             finding.text.push_str(&last_words(output));
         }
+        if let Some(place) = panic_place(output).filter(|_| finding.kind == PANIC) {
+            let _ = write!(finding.text, "\n  the panic is at {place}");
+        }
         finding
     }
 }
@@ -348,6 +354,14 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
         return wrong(kind, text, false);
     }
     Some(None)
+}
+
+/// Where device code panicked last, as Rust says it on the thread that runs lanes; a finding knows the last
+/// access of the lane only.
+fn panic_place(output: &str) -> Option<&str> {
+    let of_lanes = output.lines().filter(|line| line.starts_with("thread 'mscclrs-world'"));
+    let mut places = of_lanes.filter_map(|line| line.split_once(PANICKED));
+    places.next_back().map(|(_, place)| place.trim_end_matches(':'))
 }
 
 /// The last lines, as a part of a report. The calls of backtraces are left out: they may be more than are
@@ -486,6 +500,20 @@ mod tests {
         assert_eq!(shown.lines().filter(|line| !line.trim().is_empty()).count(), 2, "{shown}");
         assert!(shown.contains("Error: 12: a wrong sum"), "{shown}");
         assert_eq!(last_words("  at once\n"), "\n  its last output:\n      at once");
+    }
+
+    #[test]
+    fn a_panic_of_device_code_is_told_with_its_place() {
+        let output = "thread 'main' (7) panicked at src/main.rs:1:1:\nmine\n\
+                      thread 'mscclrs-world' (8) panicked at src/lib.rs:20:9:\nout of bounds\n\
+                      thread 'main' (7) panicked at src/main.rs:2:2:\nErr\n";
+        let told = |kind| {
+            let found = [report(1, 1, Some(kind))];
+            let wrong = verdict(&found, End::Exited(1), String::new(), Check::Checked);
+            wrong.flatten().expect("wrong").with(output).text
+        };
+        assert_eq!(told("panic"), "panic\n  the panic is at src/lib.rs:20:9");
+        assert_eq!(told("race"), "race");
     }
 
     #[test]

@@ -40,6 +40,11 @@ impl Moment {
         time <= if slot == self.slot { known.max(self.time) } else { known }
     }
 
+    /// Whether its lane, as of then, is known there.
+    pub(crate) fn is_known_by(&self, clock: &Clock) -> bool {
+        clock.knows(self.slot, self.time)
+    }
+
     /// What either knew.
     pub(crate) fn join(&mut self, other: &Moment) {
         if self.slot == other.slot && Rc::ptr_eq(&self.known, &other.known) {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use mscclrs_device::arch::host::Access;
 use mscclrs_device::{OrderKind, ScopeKind};
 
-use super::clock::Moment;
+use super::clock::{Clock, Moment};
 use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::races::{At, is_atomic, narrower, parts};
@@ -85,6 +85,13 @@ impl Miss {
     /// Whether it saw a release by a lane of this slot.
     pub(super) fn is_by(&self, slot: u32, blocks: &[BlockInfo]) -> bool {
         self.release.is_some() && self.by.slot(blocks) == slot
+    }
+
+    /// Whether it may be why something that another lane learnt of did not come here: nothing brought it since.
+    pub(super) fn is_open(&self, slot: u32, clock: &Clock, blocks: &[BlockInfo]) -> bool {
+        let is_known = |release: &Release| release.known.is_known_by(clock);
+        let came = self.release.as_ref().is_some_and(|release| release.all().all(is_known));
+        self.by.slot(blocks) != slot && !came
     }
 
     /// What it saw, in words.
@@ -255,7 +262,7 @@ impl State {
         }
         if (reaches && acquires(access.order))
             || self.mode.check != Check::Checked
-            || self.lanes[who as usize].misses.iter().any(|miss| miss.by.is_of_moment(&by))
+            || self.lanes[who as usize].misses.iter().any(|miss| miss.by == by)
         {
             return;
         }

@@ -20,7 +20,7 @@ use super::moves::MoveInfo;
 use super::orders::{Miss, chain};
 use super::stamps::{Kind, KindId, Kinds, Stamp};
 use super::trace::Event;
-use super::watch::{BlockInfo, State, includes};
+use super::watch::{BlockInfo, LaneState, State, includes};
 
 pub(super) type Checked<T> = Result<T, Box<Finding>>;
 
@@ -346,7 +346,7 @@ impl State {
         let at = (self.cells.number(place), offset);
         finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
         let slot = stamp.slot(&self.blocks);
-        let misses = &self.lanes[who as usize].misses;
+        let LaneState { misses, clock, .. } = &self.lanes[who as usize];
         // Two launches of one device have an order if their queue or an event gives it.
         let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
         let two_launches = match (place(&finding.here), place(&finding.other)) {
@@ -373,14 +373,19 @@ impl State {
                     .into()
             }
             None => {
-                let earlier = misses.iter().rev().find(|miss| miss.is_by(slot, &self.blocks));
-                let earlier = earlier.map_or(String::new(), |miss| {
-                    format!("; what it saw, {}, came before that access", miss.seen(&self.kinds))
+                let (blocks, kinds) = (&self.blocks, &self.kinds);
+                let last = |is: &dyn Fn(&Miss) -> bool| misses.iter().rev().find(|miss| is(miss));
+                let earlier = last(&|miss| miss.is_by(slot, blocks)).map_or(String::new(), |miss| {
+                    format!("; what it saw, {}, came before that access", miss.seen(kinds))
+                });
+                let over_others = last(&|miss| miss.is_open(slot, clock, blocks));
+                let over_others = over_others.map_or(String::new(), |miss| {
+                    format!("; or, where it is to come by way of other lanes, {}", miss.words(kinds))
                 });
                 format!(
                     "a release by the first lane after its access, and an acquire that sees it by the \
-                     second before its own{earlier}; or the same the other way round, where the second is \
-                     to come first (or a barrier that both come to)"
+                     second before its own{earlier}{over_others}; or the same the other way round, where \
+                     the second is to come first (or a barrier that both come to)"
                 )
             }
         });

@@ -49,11 +49,6 @@ impl Stamp {
         Who { block: self.block, lane: self.lane.into() }
     }
 
-    /// Whether a lane made both at one time.
-    pub(super) fn is_of_moment(&self, other: &Stamp) -> bool {
-        (self.block, self.lane, self.time) == (other.block, other.lane, other.time)
-    }
-
     /// The slot of the lane.
     pub(super) fn slot(&self, blocks: &[BlockInfo]) -> u32 {
         blocks[self.block as usize].first_slot + u32::from(self.lane)

@@ -73,24 +73,43 @@ kernels! {
         }
         Ok(())
     }
+    /// Rank 1 hands on what rank 0 told it, and says so by what releases nothing.
+    pub fn hand_on<>(args: MessageArgs) threads 32 for { "" = <> } {
+        let (first, second) = (args.flag, args.flag.at(2));
+        match args.rank {
+            0 => {
+                args.data.store(42);
+                first.store_atomic(Release, Sys, 1);
+            }
+            1 => {
+                poll_acquire(&args.guard, first, 1, WaitKind::Semaphore, 0, |v| v == 1)?;
+                second.store_atomic(Relaxed, Sys, 1);
+            }
+            _ => {
+                poll_acquire(&args.guard, second, 1, WaitKind::Semaphore, 1, |v| v == 1)?;
+                args.seen.store(args.data.load());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What was found, and what was seen.
 fn send(mode: Mode, suffix: &str) -> (Option<Finding>, u64, (u64, u64)) {
-    run(mode, message.instance(suffix).unwrap())
+    run(mode, message.instance(suffix).unwrap(), 2)
 }
 
-fn run(mode: Mode, kernel: &'static Kernel) -> (Option<Finding>, u64, (u64, u64)) {
-    let ranks = Ranks::new(mode, 2);
+fn run(mode: Mode, kernel: &'static Kernel, devices: u32) -> (Option<Finding>, u64, (u64, u64)) {
+    let ranks = Ranks::new(mode, devices);
     let memory = TestMemory::new(64);
     let at = |word: u64| Global::from_address(memory.address() + 8 * word);
-    for rank in 0..2 {
-        let (guard, data, flag, seen) = (ranks.guard(), at(0), at(2), at(4));
+    for rank in 0..u64::from(devices) {
+        let (guard, data, flag, seen) = (ranks.guard(), at(0), at(2), at(6));
         let args = MessageArgs { guard, data, flag, seen, rank };
         crate::common::launch_kernel(&ranks.queues[rank as usize], kernel, (1, 1, 0), &args);
     }
     let finding = ranks.finish();
-    (finding, memory.get(4), ranks.world.trace_sum().unwrap())
+    (finding, memory.get(6), ranks.world.trace_sum().unwrap())
 }
 
 #[test]
@@ -134,7 +153,7 @@ fn a_message_without_order_is_a_race_that_names_what_is_missing() {
 
 #[test]
 fn an_access_after_the_release_that_was_seen_lacks_one_after_it_and_no_acquire() {
-    let runs = |seed| run(Mode::new(Check::Checked, seed), too_early.instance("").unwrap()).0;
+    let runs = |seed| run(Mode::new(Check::Checked, seed), too_early.instance("").unwrap(), 2).0;
     let is_reader = |finding: &Finding| finding.here.as_ref().is_some_and(|here| here.device == 1);
     let finding =
         (0..20).filter_map(runs).find(is_reader).expect("the reader is second in some run");
@@ -142,6 +161,16 @@ fn an_access_after_the_release_that_was_seen_lacks_one_after_it_and_no_acquire()
     assert!(missing.starts_with("a release by the first lane after its access"), "{finding}");
     let seen = "what it saw, the release store (system scope) at ";
     assert!(missing.contains(seen) && missing.contains("came before that access"), "{finding}");
+}
+
+#[test]
+fn a_message_that_is_handed_on_lacks_the_release_of_who_hands_it_on() {
+    let runs = |seed| run(Mode::new(Check::Checked, seed), hand_on.instance("").unwrap(), 3).0;
+    let is_last = |finding: &Finding| finding.here.as_ref().is_some_and(|here| here.device == 2);
+    let finding = (0..20).filter_map(runs).find(is_last).expect("the reader is second in some run");
+    let missing = finding.missing.as_ref().unwrap();
+    let over = "by way of other lanes, a release: the relaxed load (system scope)";
+    assert!(missing.contains(over) && missing.contains("saw the relaxed store"), "{finding}");
 }
 
 #[test]
