@@ -243,6 +243,22 @@ fn a_race_is_told_once_with_what_shows_it_again_and_its_trace() {
     assert!(trace["traceEvents"].as_array().expect("events").len() > 10);
 }
 
+/// Without the command too, whatever the program prints of its errors; with a report the report has it.
+#[test]
+fn what_the_environment_asks_for_is_told_on_standard_error() {
+    let run = |report: Option<&Path>| {
+        let mut command = Command::new(race());
+        command.env("MSCCLRS_DEVICE", "cpu").env("MSCCLRS_SIM", "checked,seed=3");
+        command.env_remove("RUST_BACKTRACE").stdin(Stdio::null());
+        command.envs(report.map(|folder| ("MSCCLRS_SIM_REPORT", folder)));
+        let output = command.output().expect("ran");
+        assert!(!output.status.success());
+        err(&output).matches("MSCCLRS_SIM has found a fault: race: two accesses").count()
+    };
+    let folder = tempfile::tempdir().expect("folder");
+    assert_eq!((run(None), run(Some(folder.path()))), (1, 0));
+}
+
 #[test]
 fn the_mended_kernel_has_no_findings() {
     let folder = tempfile::tempdir().expect("folder");

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mscclrs_sim::{Decision, Finding, Mode, OnDecisions, OnProgress, Progress, Site};
 use serde::{Deserialize, Serialize};
@@ -169,6 +170,19 @@ impl From<&Site> for ReportedSite {
             launch: site.launch,
         }
     }
+}
+
+/// Tells what is found on standard error, once: what the program does with its errors hides nothing.
+pub(crate) fn on_standard_error() -> OnProgress {
+    let told = AtomicBool::new(false);
+    Box::new(move |progress: &Progress| {
+        if let Some(finding) = &progress.finding
+            && !told.swap(true, Ordering::Relaxed)
+        {
+            // Nobody may read it any more.
+            let _ = writeln!(io::stderr().lock(), "MSCCLRS_SIM has found a fault: {finding}");
+        }
+    })
 }
 
 /// Keeps a report in `folder`, in files that are only this simulation's: the number of a process may come

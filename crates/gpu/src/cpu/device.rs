@@ -64,6 +64,7 @@ impl CpuDevice {
             Some(mode) => {
                 let report = config.report.as_deref().map(|folder| report::keep(folder, mode));
                 let (progress, decisions) = report.unzip();
+                let progress = progress.or_else(|| Some(report::on_standard_error()));
                 let timeline = config.trace.as_deref().map(on_timeline);
                 let listeners = Listeners { timeline, decisions, progress };
                 World::of_process(mode.clone(), listeners).map(|world| world.device(of_engine))

@@ -6,8 +6,8 @@
 //! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
 //! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
 //! `values` keeps what late loads may see, `cells` and `memory` have what memory there is, and `ahead` asks
-//! for it early; `worker` is the thread that runs the lanes of a `world`, `turns` chooses whose turn it is, `decisions` has what of that was to be
-//! decided, and `answers` what hosts ask.
+//! for it early. `worker` is the thread that runs the lanes of a `world`: `turns` chooses whose turn it is,
+//! `quiet` lets time go on while all wait, `decisions` has what was to be decided, and `answers` what hosts ask.
 
 mod ahead;
 mod answers;
