@@ -14,6 +14,8 @@ struct Program {
     debian: &'static str,
     /// Another way to get it.
     or: Option<&'static str>,
+    /// What is so large that its tests do without: they say that they have not run.
+    optional: bool,
 }
 
 const PROGRAMS: [Program; 4] = [
@@ -24,6 +26,7 @@ const PROGRAMS: [Program; 4] = [
         words: "Open MPI",
         debian: "openmpi-bin",
         or: None,
+        optional: false,
     },
     Program {
         name: "mpiexec of MPICH",
@@ -32,6 +35,7 @@ const PROGRAMS: [Program; 4] = [
         words: "HYDRA",
         debian: "mpich",
         or: None,
+        optional: false,
     },
     // By far the largest: 180 packages of 150 MB, which take three quarters of a minute. What PyPI has for
     // x86-64 is more than 500 MB, and does not start without the libraries of CUDA, which are more again.
@@ -42,6 +46,7 @@ const PROGRAMS: [Program; 4] = [
         words: "--rdzv",
         debian: "python3-torch",
         or: Some("pip install torch"),
+        optional: true,
     },
     Program {
         name: "ip of iproute2",
@@ -50,13 +55,24 @@ const PROGRAMS: [Program; 4] = [
         words: "iproute2",
         debian: "iproute2",
         or: None,
+        optional: false,
     },
 ];
 
 /// Installs those that are not here, as root where there is apt-get; gives what is missing then, and how
-/// to get it.
+/// to get it. Of what is optional it tells that.
 pub(crate) fn install() -> Vec<String> {
-    let missing = || PROGRAMS.iter().filter(|program| !program.is_here());
+    // What is optional by itself, and last: where it does not come, the others are here.
+    let (optional, needed): (Vec<_>, Vec<_>) = PROGRAMS.iter().partition(|one| one.optional);
+    let missing = install_all(&needed);
+    for line in install_all(&optional) {
+        eprintln!("not here, so its tests will say that they did not run:\n{line}");
+    }
+    missing
+}
+
+fn install_all(programs: &[&Program]) -> Vec<String> {
+    let missing = || programs.iter().filter(|program| !program.is_here());
     let packages: Vec<_> = missing().map(|program| program.debian).collect();
     if !packages.is_empty() && is_root() && succeeds(Command::new("apt-get").arg("--version")) {
         let install = || {
@@ -70,7 +86,7 @@ pub(crate) fn install() -> Vec<String> {
             let _ = install();
         }
     }
-    missing().map(Program::how_to_get).collect()
+    missing().map(|program| program.how_to_get()).collect()
 }
 
 /// What fails to download is tried again, as networks fail for a moment.
@@ -102,7 +118,8 @@ mod tests {
 
     fn cargo_by(asked: &'static str, words: &'static str) -> Program {
         let programs = &["nothing-here", "cargo"];
-        Program { name: "cargo", programs, asked, words, debian: "cargo", or: None }
+        let (debian, or, optional) = ("cargo", None, false);
+        Program { name: "cargo", programs, asked, words, debian, or, optional }
     }
 
     #[test]
