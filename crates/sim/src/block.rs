@@ -45,11 +45,20 @@ impl WarpOperation {
     }
 }
 
+/// What a lane brings to a warp operation.
 #[derive(Clone, Copy)]
-struct Slot {
-    mask: u32,
-    value: u32,
-    operation: WarpOperation,
+pub(crate) struct Slot {
+    pub(crate) mask: u32,
+    pub(crate) value: u32,
+    pub(crate) operation: WarpOperation,
+    pub(crate) from: &'static Location<'static>,
+}
+
+/// What is wrong with how lanes of a warp meet: a lane of it, and another one that does not go with it.
+struct Misuse {
+    what: String,
+    bit: u32,
+    other: Option<u32>,
 }
 
 struct Warp {
@@ -57,7 +66,8 @@ struct Warp {
     waiting: Cell<u32>,
     /// Bit i: lane i has exited, or the block has no such lane.
     exited: Cell<u32>,
-    slots: [Cell<Slot>; WARP as usize],
+    /// Of lanes that have come to an operation.
+    slots: [Cell<Option<Slot>>; WARP as usize],
 }
 
 /// A lane that waits for a word to change.
@@ -174,27 +184,36 @@ impl BlockState {
     }
 
     /// A lane comes to a warp operation; true if it was the last and has its result.
-    pub(crate) fn meet(&self, lane: u32, mask: u32, value: u32, operation: WarpOperation) -> bool {
-        let (warp, bit) = (&self.warps[(lane / WARP) as usize], lane % WARP);
-        warp.slots[bit as usize].set(Slot { mask, value, operation });
+    pub(crate) fn meet(&self, lane: u32, slot: Slot) -> bool {
+        let (warp, bit, mask) = (&self.warps[(lane / WARP) as usize], lane % WARP, slot.mask);
+        warp.slots[bit as usize].set(Some(slot));
         warp.waiting.set(warp.waiting.get() | 1 << bit);
-        let met = match mask & 1 << bit {
-            0 => {
-                Err(format!("lane {bit} of warp {} is not in its own mask {mask:#x}", lane / WARP))
-            }
-            _ => self.finish_meeting(lane / WARP, mask, Some(bit)),
+        let met = if mask & 1 << bit == 0 {
+            let what =
+                format!("lane {bit} of warp {} is not in its own mask {mask:#x}", lane / WARP);
+            Err(Misuse { what, bit, other: None })
+        } else {
+            self.finish_meeting(lane / WARP, mask, Some(bit))
         };
-        match met {
-            Ok(finished) => finished,
-            Err(report) => match &self.watch {
-                Some((watch, first)) => {
-                    watch.report_at(FindingKind::Warp, report, (first + lane, None), None);
-                    false
-                }
-                // On the lane's own stack, where a panic stops the launch.
-                None => panic!("{report}"),
-            },
-        }
+        met.unwrap_or_else(|misuse| {
+            // On the lane's own stack, where a panic stops the launch.
+            self.report_misuse(lane / WARP, misuse).unwrap_or_else(|report| panic!("{report}"));
+            false
+        })
+    }
+
+    /// Tells the world; where none watches, an error in words.
+    fn report_misuse(&self, warp: u32, misuse: Misuse) -> Result<(), String> {
+        let Misuse { what, bit, other } = misuse;
+        let from =
+            |bit: u32| self.warps[warp as usize].slots[bit as usize].get().map(|slot| slot.from);
+        let Some((watch, first)) = &self.watch else {
+            let at = from(bit).map_or(String::new(), |from| format!("; {from}"));
+            return Err(format!("{what}{at}"));
+        };
+        let site = |bit: u32| (first + warp * WARP + bit, from(bit));
+        watch.report_at(FindingKind::Warp, what, site(bit), other.map(site));
+        Ok(())
     }
 
     /// Gives all lanes of the mask their results if none is missing.
@@ -203,32 +222,33 @@ impl BlockState {
         warp_index: u32,
         mask: u32,
         last: Option<u32>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Misuse> {
         let warp = &self.warps[warp_index as usize];
         let here = warp.waiting.get() & mask;
         if mask & !(here | warp.exited.get()) != 0 {
             return Ok(false);
         }
-        let slot = |bit: u32| warp.slots[bit as usize].get();
-        let bits = || (0..WARP).filter(move |bit| here & 1 << bit != 0);
+        let slot = |bit: u32| warp.slots[bit as usize].get().filter(|_| here & 1 << bit != 0);
+        let met = || (0..WARP).filter_map(move |bit| Some((bit, slot(bit)?)));
         let kind = std::mem::discriminant::<WarpOperation>;
         let mut votes = 0;
-        if let Some(first) = bits().next() {
-            for bit in bits() {
-                let (a, b) = (slot(first), slot(bit));
-                if b.mask != mask || kind(&a.operation) != kind(&b.operation) {
+        let first = met().next();
+        if let Some((first, a)) = first {
+            for (bit, b) in met() {
+                if b.mask != a.mask || kind(&a.operation) != kind(&b.operation) {
                     let (a_name, b_name) = (a.operation.name(), b.operation.name());
-                    return Err(if a_name == b_name {
+                    let what = if a_name == b_name {
                         format!(
-                            "lanes of warp {warp_index} meet with different masks ({mask:#x} and {:#x})",
-                            b.mask
+                            "lanes of warp {warp_index} meet with different masks ({:#x} and {:#x})",
+                            a.mask, b.mask
                         )
                     } else {
                         format!(
                             "lanes of warp {warp_index} meet with different operations: lane {first} with \
                              {a_name}, lane {bit} with {b_name}"
                         )
-                    });
+                    };
+                    return Err(Misuse { what, bit, other: Some(first) });
                 }
                 votes |= b.value << bit;
                 if let WarpOperation::Exchange(lane_mask) = b.operation
@@ -236,43 +256,40 @@ impl BlockState {
                     && mask & 1 << from == 0
                     && self.checked().is_some()
                 {
-                    return Err(format!(
+                    let what = format!(
                         "lane {bit} of warp {warp_index} asks by shuffle_xor for the value of lane {from}, \
                          which is not in the mask {mask:#x}; a GPU gives it any value"
-                    ));
+                    );
+                    return Err(Misuse { what, bit, other: None });
                 }
             }
-        }
-        if let Some((watch, lane)) = self.checked()
-            && here != mask
-        {
-            let missing = (mask & !here).trailing_zeros();
-            if !watch.is_spoilt() {
+            if let Some((watch, _)) = self.checked()
+                && here != mask
+                && !watch.is_spoilt()
+            {
+                let missing = (mask & !here).trailing_zeros();
                 let what = format!(
                     "lanes of warp {warp_index} meet by the mask {mask:#x}, but its lane {missing} has \
                      ended or does not exist"
                 );
-                let first = bits().next().unwrap_or(0);
-                let here = (lane + warp_index * WARP + first, None);
-                watch.report_at(FindingKind::Warp, what, here, None);
+                // A world watches, and was told.
+                let _ = self.report_misuse(warp_index, Misuse { what, bit: first, other: None });
             }
         }
-        if let (Some((watch, lane)), WarpOperation::Sync) =
-            (&self.watch, slot(here.trailing_zeros() % WARP).operation)
+        if let (Some((watch, lane)), Some((_, Slot { operation: WarpOperation::Sync, .. }))) =
+            (&self.watch, first)
         {
-            watch.meet(bits().map(|bit| lane + warp_index * WARP + bit));
+            watch.meet(met().map(|(bit, _)| lane + warp_index * WARP + bit));
         }
         let mut ready = self.ready.borrow_mut();
-        for bit in bits() {
-            let own = slot(bit);
+        for (bit, own) in met() {
             let lane = &self.lanes[(warp_index * WARP + bit) as usize];
             lane.result.set(match own.operation {
                 WarpOperation::Ballot => votes,
                 WarpOperation::Sync => 0,
+                // A GPU leaves the value of a lane that takes no part undefined.
                 WarpOperation::Exchange(lane_mask) => {
-                    let from = other_lane(bit, lane_mask);
-                    // A GPU leaves the value of a lane that takes no part undefined.
-                    if here & 1 << from != 0 { slot(from).value } else { own.value }
+                    slot(other_lane(bit, lane_mask)).map_or(own.value, |other| other.value)
                 }
             });
             if Some(bit) != last {
@@ -287,6 +304,7 @@ impl BlockState {
         self.watched.borrow_mut().push(Watched { lane, spin, since: 0 });
     }
 
+    /// An error is a misuse that no world was told of, in words.
     fn exit(&self, lane: u32) -> Result<(), String> {
         self.progress.set(true);
         self.exited.set(self.exited.get() + 1);
@@ -295,11 +313,13 @@ impl BlockState {
         self.open_barrier(None);
         let mut left = warp.waiting.get();
         while left != 0 {
-            let mask = warp.slots[left.trailing_zeros() as usize].get().mask;
+            let waits = left.trailing_zeros();
+            let mask = warp.slots[waits as usize].get().map_or(0, |slot| slot.mask);
             if mask & 1 << bit != 0 {
-                self.finish_meeting(lane / WARP, mask, None)?;
+                let met = self.finish_meeting(lane / WARP, mask, None);
+                met.map_or_else(|misuse| self.report_misuse(lane / WARP, misuse), |_| Ok(()))?;
             }
-            left &= !mask;
+            left &= !(mask | 1 << waits);
         }
         Ok(())
     }
@@ -392,8 +412,7 @@ impl Block {
         let warp = |w: u32| Warp {
             waiting: Cell::new(0),
             exited: Cell::new((u64::MAX << (threads - w * WARP).min(WARP)) as u32),
-            slots: [const { Cell::new(Slot { mask: 0, value: 0, operation: WarpOperation::Ballot }) };
-                WARP as usize],
+            slots: [const { Cell::new(None) }; WARP as usize],
         };
         let (block_dim, grid_dim) = (threads, launch.blocks);
         let state = Rc::new_cyclic(|state| BlockState {

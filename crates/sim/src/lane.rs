@@ -14,7 +14,7 @@ use mscclrs_device::arch::host::{
 };
 use mscclrs_device::{Kernel, ScopeKind};
 
-use crate::block::{BlockState, WarpOperation};
+use crate::block::{BlockState, Slot, WarpOperation};
 use crate::exact::Watch;
 use crate::stack::Stack;
 
@@ -27,7 +27,7 @@ pub(crate) enum Waiting {
     #[default]
     No,
     Barrier(&'static Location<'static>),
-    Warp(u32),
+    Warp(u32, &'static Location<'static>),
     Word(Spin),
 }
 
@@ -120,11 +120,17 @@ impl Lane {
         }
     }
 
-    fn warp(&self, mask: u32, value: u32, operation: WarpOperation) -> u32 {
+    fn warp(
+        &self,
+        mask: u32,
+        value: u32,
+        operation: WarpOperation,
+        from: &'static Location<'static>,
+    ) -> u32 {
         let block = self.block();
         block.progress.set(true);
-        if !block.meet(self.coords.thread, mask, value, operation) {
-            self.suspend(Waiting::Warp(mask));
+        if !block.meet(self.coords.thread, Slot { mask, value, operation, from }) {
+            self.suspend(Waiting::Warp(mask, from));
         }
         self.result.get()
     }
@@ -144,16 +150,22 @@ impl Engine for Lane {
         block.verdict()
     }
 
-    fn warp_exchange(&self, mask: u32, value: u32, lane_mask: u32) -> u32 {
-        self.warp(mask, value, WarpOperation::Exchange(lane_mask))
+    fn warp_exchange(
+        &self,
+        mask: u32,
+        value: u32,
+        lane_mask: u32,
+        from: &'static Location<'static>,
+    ) -> u32 {
+        self.warp(mask, value, WarpOperation::Exchange(lane_mask), from)
     }
 
-    fn warp_ballot(&self, mask: u32, predicate: bool) -> u32 {
-        self.warp(mask, predicate as u32, WarpOperation::Ballot)
+    fn warp_ballot(&self, mask: u32, predicate: bool, from: &'static Location<'static>) -> u32 {
+        self.warp(mask, predicate as u32, WarpOperation::Ballot, from)
     }
 
-    fn warp_sync(&self, mask: u32) {
-        self.warp(mask, 0, WarpOperation::Sync);
+    fn warp_sync(&self, mask: u32, from: &'static Location<'static>) {
+        self.warp(mask, 0, WarpOperation::Sync, from);
     }
 
     fn spin(&self, spin: Spin) -> bool {

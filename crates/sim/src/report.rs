@@ -60,7 +60,9 @@ impl WaitingReport {
             let (what, address, seen, line) = match state.waiting.get() {
                 Waiting::No => continue,
                 Waiting::Barrier(from) => ("barrier of the block", 0, 0, from.to_string()),
-                Waiting::Warp(mask) => ("lanes of the warp", 0, mask.into(), String::new()),
+                Waiting::Warp(mask, from) => {
+                    ("lanes of the warp", 0, mask.into(), from.to_string())
+                }
                 Waiting::Word(spin) => {
                     (spin.what, spin.at as usize as u64, spin.seen, spin.from.to_string())
                 }
@@ -105,7 +107,6 @@ impl fmt::Display for WaitingReport {
                 _ => write!(f, "{lanes} lanes (first {lane}) wait for ")?,
             }
             match (*address, place) {
-                (0, _) if line.is_empty() => write!(f, "the {what}")?,
                 (0, _) => write!(f, "the {what}; {line}")?,
                 // An address is another one in each run.
                 (_, Some((memory, byte))) => write!(

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 /// Between two times at which the clock goes on, at least: more than lanes wait before they look at it.
 const PAUSE: Duration = Duration::from_micros(2500);
-/// Looks of many lanes take long: of the time of waiting one part in so many, at most.
-const PARTS: u32 = 10;
-/// Fruitless looks after which a world that gets nothing more is taken for deadlocked.
-const FRUITLESS: u32 = 8;
+/// Looks of many lanes take long: between two of them passes so many times as long, at least.
+const TIMES: u32 = 4;
+/// Fruitless looks after which a world that gets nothing more is taken for deadlocked, at least. Not more: with
+/// many lanes they would take many times the limit.
+const FRUITLESS: u32 = 2;
 
 /// A time in which everything waits.
 pub(super) struct Quiet {
@@ -38,13 +39,37 @@ impl Quiet {
         }
         let went_on = look(passed);
         self.passed = now;
-        self.pause = PAUSE.max(PARTS * now.elapsed());
+        self.pause = PAUSE.max(TIMES * now.elapsed());
         self.fruitless += 1;
         went_on
     }
 
-    /// Whether it has lasted for so long, and lanes have looked often enough.
+    /// Whether lanes have looked after so much of it, and often enough.
     pub(super) fn is_longer(&self, limit: Duration) -> bool {
-        self.since.elapsed() > limit && self.fruitless > FRUITLESS
+        self.passed.duration_since(self.since) > limit && self.fruitless >= FRUITLESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadlock_is_told_after_few_looks_however_long_they_take() {
+        let limit = Duration::from_millis(20);
+        for look in [0, 30].map(Duration::from_millis) {
+            let (mut quiet, begin, mut looks) = (Quiet::begin(), Instant::now(), 0);
+            while !quiet.is_longer(limit) {
+                assert!(begin.elapsed() < Duration::from_secs(20), "{looks} looks of {look:?}");
+                quiet.pass(|_| {
+                    looks += 1;
+                    std::thread::sleep(look);
+                    false
+                });
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            assert!(begin.elapsed() > limit && looks >= FRUITLESS, "{looks} looks of {look:?}");
+            assert!(look.is_zero() || looks == FRUITLESS, "{looks} looks of {look:?}");
+        }
     }
 }

@@ -332,7 +332,6 @@ impl Watch {
         let site = |state: &State, (who, from): (u32, Option<&'static Location<'static>>)| {
             let line = match from {
                 Some(from) => from.to_string(),
-                None if kind == FindingKind::Warp => state.last_line(state.who(who)),
                 None => "its end".into(),
             };
             state.site(state.who(who), line, "arrives".into())

@@ -1,7 +1,7 @@
 //! Lanes of a warp that meet by masks which do not hold what they do.
 
-use mscclrs_device::{ballot, shuffle_xor, thread_idx};
-use mscclrs_sim::{Check, Finding, FindingKind, Mode};
+use mscclrs_device::{ballot, shuffle_xor, thread_idx, warp_sync};
+use mscclrs_sim::{Check, Finding, FindingKind, Mode, Site};
 
 use crate::parts::{Parts, parts};
 
@@ -24,6 +24,20 @@ parts! {
         let lane = thread_idx();
         args.memory.at(lane).store(shuffle_xor(u32::MAX, lane, 33).into());
     }
+    Differs "_differs" = |_args| {
+        if thread_idx() == 3 {
+            ballot(u32::MAX, true);
+        } else {
+            warp_sync(u32::MAX);
+        }
+    }
+    Masks "_masks" = |_args| {
+        if thread_idx() == 0 {
+            ballot(0x1_ffff, true);
+        } else if thread_idx() < 16 {
+            ballot(0xffff, true);
+        }
+    }
     OthersOnly "_others_only" = |args| {
         args.memory.at(thread_idx()).store(ballot(0x5555_5555, true).into());
     }
@@ -36,6 +50,11 @@ fn run(check: Check, name: &str) -> (Option<Finding>, u64) {
     (parts.ranks.finish(), parts.memory.get(1))
 }
 
+/// Whether a line of this file is named, and no place after an access.
+fn is_here(site: &Site) -> bool {
+    site.line.starts_with(file!())
+}
+
 const ALL: [Check; 3] = [Check::Ordered, Check::Checked, Check::Weak];
 
 #[test]
@@ -44,6 +63,7 @@ fn a_value_of_a_lane_outside_of_the_mask_is_misuse() {
     assert_eq!(finding.kind, FindingKind::Warp, "{finding}");
     assert!(finding.what.contains("lane 0 of warp 0 asks by shuffle_xor"), "{finding}");
     assert!(finding.what.contains("lane 16, which is not in the mask 0xffff"), "{finding}");
+    assert_eq!(finding.here.as_ref().map(is_here), Some(true), "{finding}");
 }
 
 #[test]
@@ -52,6 +72,19 @@ fn a_mask_without_the_lane_itself_is_misuse() {
         let finding = run(check, "_others_only").0.expect("misuse");
         assert_eq!(finding.kind, FindingKind::Warp, "{finding}");
         assert!(finding.what.contains("is not in its own mask 0x55555555"), "{finding}");
+        assert_eq!(finding.here.as_ref().map(is_here), Some(true), "{finding}");
+    }
+}
+
+#[test]
+fn lanes_that_do_not_do_the_same_are_both_told_with_their_lines() {
+    for (name, what) in [("_differs", "different operations"), ("_masks", "different masks")] {
+        let finding = run(Check::Checked, name).0.expect("misuse");
+        assert_eq!(finding.kind, FindingKind::Warp, "{finding}");
+        assert!(finding.what.contains(what), "{finding}");
+        let (here, other) = (finding.here.as_ref().unwrap(), finding.other.as_ref().unwrap());
+        assert!(is_here(here) && is_here(other) && here.line != other.line, "{finding}");
+        assert_ne!(here.lane, other.lane, "{finding}");
     }
 }
 

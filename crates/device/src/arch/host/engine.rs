@@ -117,11 +117,17 @@ pub trait Engine {
     fn block_any(&self, predicate: bool, from: &'static Location<'static>) -> bool;
     /// Exchanges `value` among the lanes of `mask` in this warp: gives the value of lane
     /// `lane ^ lane_mask`. All lanes of the mask meet here.
-    fn warp_exchange(&self, mask: u32, value: u32, lane_mask: u32) -> u32;
+    fn warp_exchange(
+        &self,
+        mask: u32,
+        value: u32,
+        lane_mask: u32,
+        from: &'static Location<'static>,
+    ) -> u32;
     /// Bit i is lane i's predicate; all lanes of the mask meet here.
-    fn warp_ballot(&self, mask: u32, predicate: bool) -> u32;
+    fn warp_ballot(&self, mask: u32, predicate: bool, from: &'static Location<'static>) -> u32;
     /// The lanes of the mask meet here, and their memory accesses are ordered.
-    fn warp_sync(&self, mask: u32);
+    fn warp_sync(&self, mask: u32, from: &'static Location<'static>);
     /// Suspends the lane after a fruitless poll; true asks it to look at the abort word and the
     /// clock before it polls again.
     fn spin(&self, spin: Spin) -> bool;

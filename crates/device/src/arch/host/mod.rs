@@ -103,22 +103,27 @@ pub fn block_any(predicate: bool) -> bool {
 
 /// Waits for the lanes of `mask` in this warp; orders their memory accesses.
 #[inline]
+#[track_caller]
 pub fn warp_sync(mask: u32) {
     if let Some(engine) = engine() {
-        engine.warp_sync(mask);
+        engine.warp_sync(mask, Location::caller());
     }
 }
 
 /// The value of lane `lane ^ lane_mask`; every lane of `mask` takes part.
 #[inline]
+#[track_caller]
 pub fn shuffle_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
-    engine().map_or(value, |e| e.warp_exchange(mask, value, lane_mask))
+    let from = Location::caller();
+    engine().map_or(value, |e| e.warp_exchange(mask, value, lane_mask, from))
 }
 
 /// Bit i is lane i's predicate; every lane of `mask` takes part.
 #[inline]
+#[track_caller]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
-    engine().map_or(predicate as u32, |e| e.warp_ballot(mask, predicate))
+    let from = Location::caller();
+    engine().map_or(predicate as u32, |e| e.warp_ballot(mask, predicate, from))
 }
 
 /// Nanoseconds of a clock that all lanes share.
