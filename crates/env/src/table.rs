@@ -88,7 +88,8 @@ table! {
              departures:DECISION=ALTERNATIVE+..."
         ), "none",
         "Runs the CPU devices of this process, whose ranks are threads, in an order that follows from \
-         the seed or the departures, and looks for faults of kernels.";
+         the seed or the departures, and looks for faults of kernels. The first is told on standard \
+         error, or in the file of MSCCLRS_SIM_REPORT.";
     SIM_REPORT = "MSCCLRS_SIM_REPORT", None,
         Kind::Text("a folder that exists"), "none",
         "With MSCCLRS_SIM, and an error without: a folder in which each process leaves a file of JSON that \

@@ -18,7 +18,7 @@ use super::memory::{Found, MemoryOwner};
 use super::mode::Check;
 use super::moves::MoveInfo;
 use super::orders::{Miss, chain};
-use super::stamps::{Kind, KindId, Kinds, Stamp};
+use super::stamps::{Kind, Kinds, Stamp};
 use super::trace::Event;
 use super::watch::{BlockInfo, LaneState, State, includes};
 
@@ -61,9 +61,13 @@ pub(super) struct At {
 
 /// The cells that an access touches: their offsets and which of their bytes.
 pub(super) fn parts(offset: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
-    let first = (0xff_u16 >> (8 - size.min(8))) << (offset % 8);
     let second = (size == 16).then_some((offset + 8, 0xff));
-    std::iter::once((offset & !7, first as u8)).chain(second)
+    std::iter::once((offset & !7, first_mask(offset, size))).chain(second)
+}
+
+/// Which bytes of the first of them.
+fn first_mask(offset: u64, size: u32) -> u8 {
+    ((0xff_u16 >> (8 - size.min(8))) << (offset % 8)) as u8
 }
 
 impl State {
@@ -111,20 +115,13 @@ impl State {
         Stamp::new(lane.who, lane.clock.time, kind)
     }
 
-    /// The kind of an access by its first part.
-    fn kind(&mut self, access: &Access, offset: u64) -> KindId {
-        let mask = (0xff_u16 >> (8 - access.size.min(8))) << (offset % 8);
-        self.kinds.of(access, mask as u8)
-    }
-
     fn trace(&mut self, who: u32, access: &Access, at: At, bits: Bits, effect: Effect) {
-        let (kind, object) = (self.kind(access, at.offset), self.cells.number(at.place));
-        let (who_did, offset, bits) = (self.who(who), at.offset, bits[0]);
-        if let Some(decisions) = self.decisions.as_mut().filter(|_| !self.in_vain) {
+        let (object, offset, in_vain) = (self.cells.number(at.place), at.offset, self.in_vain);
+        if let Some(decisions) = self.decisions.as_mut().filter(|_| !in_vain) {
             decisions.accessed(who, access, (object, offset), effect);
         }
-        let (who, in_vain) = (who_did, self.in_vain);
-        let event = Event { who, kind, object, offset, bits, in_vain };
+        let kind = self.kinds.of(access, first_mask(offset, access.size));
+        let event = Event { who: self.who(who), kind, object, offset, bits: bits[0], in_vain };
         self.trace.add(event, access.op);
     }
 
@@ -133,13 +130,13 @@ impl State {
         if at.owner == MemoryOwner::Device {
             self.compare_all(who, access, (at.place, at.offset))?;
         }
-        let bits = if at.owner == MemoryOwner::Device && self.mode.check == Check::Weak {
+        let is_late = at.owner == MemoryOwner::Device && self.mode.check == Check::Weak;
+        let bits = if is_late {
             self.load_late(who, access, at)
         } else {
             // SAFETY: the view has the memory, and the address is a multiple of the size.
             unsafe { read_raw(access.address, access.size) }
         };
-        let is_late = at.owner == MemoryOwner::Device && self.mode.check == Check::Weak;
         if access.op == Op::AtomicLoad && !is_late {
             self.synchronize(who, access, at);
         }
@@ -232,7 +229,8 @@ impl State {
         self.compare_all(who, access, (place, offset))
     }
 
-    /// Compares an access to the earlier ones of its cells, and remembers it, in checked mode.
+    /// In checked mode, compares an access to the earlier ones of its cells, and remembers it. In this and in
+    /// weak mode, asks for what the lane comes to next.
     fn compare_all(
         &mut self,
         who: u32,
