@@ -102,7 +102,7 @@ impl Device {
     /// A new queue; its items run in order, and beside those of other queues.
     pub fn create_queue(self: &Arc<Self>) -> Queue {
         let id = self.next_queue.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::new(QueueShared::new(id));
+        let shared = Arc::new(QueueShared::new(id, self.inbox.watched()));
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(&shared));
@@ -215,7 +215,7 @@ impl Queue {
 
     /// Whether all that was enqueued is done.
     pub fn is_idle(&self) -> bool {
-        self.shared.completed() >= self.shared.submitted.load(Ordering::Relaxed)
+        self.shared.has_done(self.shared.submitted.load(Ordering::Relaxed))
     }
 
     /// Blocks until the item with this ticket is done, at most `limit`; false when the limit passed.

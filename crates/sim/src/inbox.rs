@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::exact::{Link, Watched};
 use crate::fork::Process;
 use crate::{Graph, Point, Stopped, WaitingReport};
 
@@ -24,7 +25,8 @@ pub(crate) enum Item {
 
 pub(crate) enum Command {
     Open(Arc<QueueShared>),
-    Submit(u64, Item),
+    /// A queue's next item, and how much hosts had seen by then, where accesses are watched.
+    Submit(u64, Item, u64),
     Close(u64),
     /// Dropped when what all queues have now is done.
     Defer(Arc<dyn Any + Send + Sync>),
@@ -46,9 +48,21 @@ pub(crate) struct Inbox {
     full: AtomicBool,
     commands: Mutex<Vec<Command>>,
     thread: OnceLock<Thread>,
+    /// Where a world's thread takes what comes.
+    link: Option<Arc<Link>>,
 }
 
 impl Inbox {
+    /// One of a device of a world.
+    pub(crate) fn in_world(link: Arc<Link>) -> Inbox {
+        Inbox { link: Some(link), ..Inbox::default() }
+    }
+
+    /// What a world is to know of a new queue.
+    pub(crate) fn watched(&self) -> Option<Watched> {
+        self.link.as_ref().map(Link::new_queue)
+    }
+
     pub(crate) fn set_thread(&self, thread: Thread) {
         let _ = self.thread.set(thread);
     }
@@ -58,6 +72,7 @@ impl Inbox {
         if !self.process.is_this() {
             return;
         }
+        self.sends();
         self.commands().push(command);
         self.wake();
     }
@@ -67,13 +82,21 @@ impl Inbox {
         if !self.process.is_this() {
             return queue.submitted.load(Ordering::Relaxed);
         }
+        self.sends();
         let mut commands = self.commands();
-        // Counted under the lock, so that tickets are in the order of the list.
+        // Under the lock, so that tickets and stamps are in the order of the list.
         let ticket = queue.submitted.fetch_add(1, Ordering::Relaxed) + 1;
-        commands.push(Command::Submit(queue.id, item));
+        let stamp = self.link.as_ref().map_or(0, |link| link.stamp());
+        commands.push(Command::Submit(queue.id, item, stamp));
         drop(commands);
         self.wake();
         ticket
+    }
+
+    fn sends(&self) {
+        if let Some(link) = &self.link {
+            link.sends();
+        }
     }
 
     pub(crate) fn wake(&self) {
@@ -129,6 +152,8 @@ impl Inbox {
 pub(crate) struct QueueShared {
     pub(crate) id: u64,
     pub(crate) submitted: AtomicU64,
+    /// Where a world learns what hosts have seen of it.
+    pub(crate) watched: Option<Watched>,
     process: Process,
     state: Mutex<QueueProgress>,
     changed: Condvar,
@@ -141,10 +166,11 @@ struct QueueProgress {
 }
 
 impl QueueShared {
-    pub(crate) fn new(id: u64) -> Self {
+    pub(crate) fn new(id: u64, watched: Option<Watched>) -> Self {
         QueueShared {
             id,
             submitted: AtomicU64::new(0),
+            watched,
             process: Process::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -157,11 +183,17 @@ impl QueueShared {
     }
 
     /// In the child of a fork nothing of what its parent enqueued is done there.
-    pub(crate) fn completed(&self) -> u64 {
-        if !self.process.is_this() {
-            return 0;
+    pub(crate) fn has_done(&self, ticket: u64) -> bool {
+        let done = self.process.is_this() && self.state().completed >= ticket;
+        self.seen(ticket, done);
+        done
+    }
+
+    /// A host thread learns whether so many items are done.
+    fn seen(&self, ticket: u64, done: bool) {
+        if let (true, Some(watched)) = (done, &self.watched) {
+            watched.see(ticket);
         }
-        self.state().completed
     }
 
     pub(crate) fn error(&self) -> Option<Stopped> {
@@ -190,10 +222,11 @@ impl QueueShared {
         self.process.check()?;
         let state =
             wait_until(self.state(), &self.changed, limit, |state| state.completed >= ticket);
-        match &state.error {
-            Some(error) if state.completed >= ticket => Err(error.clone()),
-            _ => Ok(state.completed >= ticket),
-        }
+        let done = state.completed >= ticket;
+        let error = state.error.clone().filter(|_| done);
+        drop(state);
+        self.seen(ticket, done);
+        error.map_or(Ok(done), Err)
     }
 
     fn state(&self) -> MutexGuard<'_, QueueProgress> {

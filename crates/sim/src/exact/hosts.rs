@@ -3,34 +3,66 @@
 //! A thread that the system has not asleep may send more work at any moment, one that sleeps waits for
 //! something: for a queue, for another rank, for its own thread to end. When all of them sleep at one moment,
 //! nothing more comes before lanes have run, so what came can begin at once, and no thread was only slow.
+//!
+//! Invariant: a thread that is awake is given up on by the time that it has had on a processor, not by the
+//! clock: on a busy machine it may wait long for one.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::seen::Link;
 
 /// The name of threads that run lanes: these are no hosts.
 pub(super) const WORLD_THREAD: &str = "mscclrs-world";
 
 const TASKS: &str = "/proc/self/task";
 
-/// For so long a thread that began since the world did, or that made it, may be awake and yet send
-/// nothing: it may not have got a processor.
-pub(super) const AWAKE_LIMIT: Duration = Duration::from_millis(20);
+/// For so long on a processor a thread that has to do with the world may be awake and yet send nothing.
+const HOST_LIMIT: Duration = Duration::from_millis(20);
+/// For so long any other, and for so long by the clock where the system does not say what threads do.
+const OTHER_LIMIT: Duration = Duration::from_millis(2);
+/// Looks at a thread that is awake and has no processor, or not enough of one, at most: five seconds or more.
+/// Looks, as the clock goes on while the whole machine stands still.
+const LOOKS: u32 = 10_000;
 
 /// The threads of a process, as a world sees them.
 pub(super) struct Hosts {
     /// Threads that were there before the world and did not make it: they may have nothing to do with it.
     before: HashSet<u32>,
+    link: Arc<Link>,
 }
 
-/// What the host threads do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Activity {
-    /// All slept at one moment.
-    Asleep,
-    /// One that began since the world did, or made it, is awake.
-    Awake,
-    /// Some other thread is awake, or the system does not say.
-    Unknown,
+/// A moment from which on threads that are awake get their time.
+pub(super) struct Since {
+    at: Instant,
+    looks: u32,
+    awake: HashMap<u32, Awake>,
+}
+
+/// A thread that was seen to be awake.
+#[derive(Default)]
+struct Awake {
+    /// Time that it had had on a processor when it was first seen so.
+    had: Option<Duration>,
+    /// It has slept since then, and so waits for no processor all the time.
+    slept: bool,
+}
+
+impl Since {
+    pub(super) fn now() -> Since {
+        Since { at: Instant::now(), looks: 0, awake: HashMap::new() }
+    }
+
+    /// Whether a thread that is awake has had its time. That is the clock's where the system does not say how
+    /// long it was on a processor, and ten times as much of that if it sleeps again and again.
+    fn is_over(&mut self, thread: u32, slept: bool, limit: Duration) -> bool {
+        let (now, passed) = (processor_time(thread), self.at.elapsed());
+        let awake = self.awake.entry(thread).or_insert(Awake { had: now, slept: false });
+        awake.slept |= slept;
+        let had = now.zip(awake.had).map_or(passed, |(now, before)| now.saturating_sub(before));
+        had > limit || (awake.slept && passed > 10 * limit) || self.looks > LOOKS
+    }
 }
 
 /// A thread, and how often it gave up a processor: equal numbers at two looks mean that it did not
@@ -44,34 +76,55 @@ struct Thread {
 
 impl Hosts {
     /// To be called by the thread that makes the world.
-    pub(super) fn new() -> Hosts {
+    pub(super) fn new(link: Arc<Link>) -> Hosts {
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let before = ids().into_iter().flatten().filter(|&id| id != own).collect();
-        Hosts { before }
+        Hosts { before, link }
     }
 
-    /// What they do now.
-    pub(super) fn activity(&self) -> Activity {
-        let mut asleep = Vec::new();
-        let mut others = false;
-        let Some(all) = threads() else { return Activity::Unknown };
-        for thread in all {
-            match thread {
-                Some(Thread { asleep: true, .. }) => asleep.extend(thread),
-                Some(Thread { id, .. }) if !self.before.contains(&id) => return Activity::Awake,
-                _ => others = true,
-            }
-        }
-        // Each slept from the first look at it to the second: so all did at the moment between the two.
-        let same = |all: Vec<Option<Thread>>| {
-            all.len() == asleep.len() && all.iter().flatten().all(|thread| asleep.contains(thread))
+    /// What the world and they share.
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Whether nothing more comes from them: all sleep, or those that do not have had their time since then.
+    pub(super) fn are_done(&self, since: &mut Since) -> bool {
+        let Some(all) = threads() else { return since.at.elapsed() > OTHER_LIMIT };
+        since.looks += 1;
+        let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(|thread| thread.asleep);
+        let mut are_over = |threads: &[Thread], slept| {
+            let over = |thread: &Thread| since.is_over(thread.id, slept, self.limit(thread.id));
+            // The time of each begins when it is first seen.
+            threads.iter().map(over).fold(true, |all, over| all & over)
         };
-        match others {
-            true => Activity::Unknown,
-            false if threads().is_some_and(|all| same(all.collect())) => Activity::Asleep,
-            false => Activity::Awake,
+        if !are_over(&awake, false) {
+            return false;
+        }
+        // Who slept from the first look at it to the second slept at the moment between the two.
+        let is_other = |thread: &Thread| {
+            !asleep.contains(thread) && !awake.iter().any(|before| before.id == thread.id)
+        };
+        let others: Vec<_> = threads().into_iter().flatten().filter(is_other).collect();
+        are_over(&others, true)
+    }
+
+    fn limit(&self, thread: u32) -> Duration {
+        match self.before.contains(&thread) && !self.link.has_sent(thread) {
+            true => OTHER_LIMIT,
+            false => HOST_LIMIT,
         }
     }
+}
+
+/// How long a thread of this process was on a processor; none if it has ended, or the system does not say.
+fn processor_time(thread: u32) -> Option<Duration> {
+    // What pthread_getcpuclockid makes of the thread's number: its own clock (4) of time by the scheduler (2).
+    let clock = !(thread as libc::clockid_t) << 3 | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `time`, and is refused for what is no clock.
+    let refused = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
+    let (seconds, nanoseconds) = (time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?);
+    (!refused).then(|| Duration::new(seconds, nanoseconds))
 }
 
 fn ids() -> Option<impl Iterator<Item = u32>> {
@@ -79,26 +132,28 @@ fn ids() -> Option<impl Iterator<Item = u32>> {
     Some(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()))
 }
 
-/// All threads but those of worlds; `None` in the place of one of which the system says too little, and
-/// instead of all if it says nothing.
-fn threads() -> Option<impl Iterator<Item = Option<Thread>>> {
+/// All threads but those of worlds and those that have ended or are stopped; none if the system says
+/// nothing of threads.
+fn threads() -> Option<impl Iterator<Item = Thread>> {
     let status = |id| {
         // It may have ended meanwhile.
         let status = std::fs::read_to_string(format!("{TASKS}/{id}/status")).ok()?;
-        let (mut asleep, mut switches, mut numbers) = (None, 0, 0);
+        let mut thread = Thread { id, asleep: false, switches: 0 };
         for (name, value) in status.lines().filter_map(|line| line.split_once(':')) {
             match name {
                 "Name" if value.trim() == WORLD_THREAD => return None,
-                "State" => asleep = Some(value.trim().starts_with('S')),
+                "State" => match value.trim().chars().next() {
+                    Some('S') => thread.asleep = true,
+                    Some('Z' | 'X' | 'T' | 't') => return None,
+                    _ => {}
+                },
                 "voluntary_ctxt_switches" | "nonvoluntary_ctxt_switches" => {
-                    switches += value.trim().parse::<u64>().unwrap_or(0);
-                    numbers += 1;
+                    thread.switches += value.trim().parse::<u64>().unwrap_or(0);
                 }
                 _ => {}
             }
         }
-        let asleep = asleep.filter(|_| numbers == 2);
-        Some(asleep.map(|asleep| Thread { id, asleep, switches }))
+        Some(thread)
     };
     Some(ids()?.filter_map(status))
 }
@@ -107,26 +162,30 @@ fn threads() -> Option<impl Iterator<Item = Option<Thread>>> {
 mod tests {
     use super::*;
 
+    fn hosts() -> Hosts {
+        Hosts::new(Arc::default())
+    }
+
     #[test]
     fn the_thread_that_looks_is_awake() {
-        assert_eq!(Hosts::new().activity(), Activity::Awake);
+        assert!(!hosts().are_done(&mut Since::now()));
     }
 
     #[test]
     fn threads_that_wait_are_seen_to_sleep() {
-        let hosts = Hosts::new();
+        let hosts = hosts();
         let world = std::thread::Builder::new().name(WORLD_THREAD.into());
-        let seen = world.spawn(move || {
+        let looks = world.spawn(move || {
             // Other tests of the process may be awake meanwhile.
-            let since = std::time::Instant::now();
-            while since.elapsed() < Duration::from_secs(30) {
-                if hosts.activity() == Activity::Asleep {
-                    return true;
+            let (begin, mut since) = (Instant::now(), Since::now());
+            while !hosts.are_done(&mut since) {
+                if begin.elapsed() > Duration::from_secs(30) {
+                    return false;
                 }
                 std::thread::sleep(Duration::from_micros(100));
             }
-            false
+            true
         });
-        assert!(seen.expect("a thread").join().expect("an answer"));
+        assert!(looks.expect("a thread").join().expect("an answer"));
     }
 }

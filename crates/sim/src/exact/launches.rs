@@ -62,8 +62,13 @@ impl Watch {
 
     pub(crate) fn begin_launch(&self, kernel: &'static str, device: u32, lanes: u32) -> u32 {
         let state = &mut *self.state.borrow_mut();
-        state.launches.push(LaunchInfo { kernel, device, lanes });
+        state.launches.push(LaunchInfo { kernel, device, lanes, ended: None });
         state.kernels.insert(kernel);
         state.launches.len() as u32 - 1
+    }
+
+    pub(crate) fn end_launch(&self, launch: u32) {
+        let state = &mut *self.state.borrow_mut();
+        state.launches[launch as usize].ended = Some(state.launches.len() as u32);
     }
 }

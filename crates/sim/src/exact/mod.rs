@@ -5,9 +5,10 @@
 //! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
 //! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
 //! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
-//! `values` keeps what late loads may see, `cells` and `memory` have what memory there is, and `ahead` asks
-//! for it early. `worker` is the thread that runs the lanes of a `world`: `turns` chooses whose turn it is,
-//! `quiet` lets time go on while all wait, `decisions` has what was to be decided, and `answers` what hosts ask.
+//! `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see, `cells` and `memory`
+//! have what memory there is, and `ahead` asks for it early. `worker` is the thread that runs the lanes of a
+//! `world`: `turns` chooses whose turn it is, `hosts` are waited for, `quiet` lets time go on while all wait,
+//! `decisions` has what was to be decided, and `answers` what hosts ask.
 
 mod ahead;
 mod answers;
@@ -17,6 +18,7 @@ mod decisions;
 mod departures;
 mod explore;
 mod finding;
+mod host_knowledge;
 mod hosts;
 mod interleaving;
 mod launches;
@@ -28,6 +30,7 @@ mod orders;
 mod quiet;
 mod races;
 mod random;
+mod seen;
 mod slots;
 mod stamps;
 mod test_memory;
@@ -39,7 +42,7 @@ mod worker;
 mod world;
 
 pub use answers::{RunningKernel, Unanswered};
-pub(crate) use clock::{Known, join};
+pub(crate) use clock::{Known, Moment, join};
 pub use decisions::{Decision, Unreached};
 pub use departures::{Departure, Departures};
 pub use explore::{
@@ -49,6 +52,7 @@ pub use finding::{Finding, FindingKind, Site};
 pub use listeners::{Listeners, OnDecisions, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};
+pub(crate) use seen::{Link, Seen, Watched};
 pub(crate) use slots::{FreeSlots, SlotRun};
 pub use test_memory::TestMemory;
 pub(crate) use watch::Watch;

@@ -56,10 +56,8 @@ impl Watch {
 
     /// What comes after a move knows of it.
     pub(crate) fn end_move(&self, number: u32, known: &mut Known) {
-        let state = &mut *self.state.borrow_mut();
-        let MoveInfo { slot, time, .. } = state.moves[number as usize - 1];
+        let MoveInfo { slot, time, .. } = self.state.borrow().moves[number as usize - 1];
         set(known, slot, time);
-        set(&mut state.host, slot, time);
     }
 }
 
@@ -283,7 +281,8 @@ mod tests {
 
     #[test]
     fn what_a_queue_writes_is_written_byte_for_byte() {
-        let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
+        let watch =
+            Watch::new(super::super::Mode::new(Check::Checked, 0), false, Default::default());
         let memory = super::super::TestMemory::new(32);
         let slot = watch.take_slots(&mut FreeSlots::default(), 1, &Known::default()).first;
         let number = watch.begin_move(slot, 0, "fill");
@@ -298,7 +297,8 @@ mod tests {
 
     #[test]
     fn memory_that_only_queues_touch_has_no_cells() {
-        let watch = Watch::new(super::super::Mode::new(Check::Checked, 0), false);
+        let watch =
+            Watch::new(super::super::Mode::new(Check::Checked, 0), false, Default::default());
         let memory = super::super::TestMemory::new(4 * PAGE_BYTES as usize);
         let slot = watch.take_slots(&mut FreeSlots::default(), 1, &Known::default()).first;
         let fill = |from: u64, bytes| {

@@ -223,12 +223,11 @@ impl State {
     fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Rc<Release>> {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
         let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
-        let known = &self.host;
         let mut cell = self.cells.cell(at.place, cell);
         let values = cell.values_mut(&self.kinds);
         if values.last().is_none_or(|value| value.bits != bits) {
             let (scope, who) = (ScopeKind::Sys, Who::HOST);
-            let release = Release { known: Moment::of(known.clone()), scope, who, also: None };
+            let release = Release { known: Moment::of(self.host.now()), scope, who, also: None };
             values.set(Some(Value { release: Some(Rc::new(release)), ..Value::of(bits) }));
         }
         let value = values.last().filter(|value| value.by.is_none());

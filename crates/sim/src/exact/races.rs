@@ -152,10 +152,12 @@ impl State {
                 self.keep_value(at.place, at.offset, access.size, access.address);
             }
         }
+        let watched = self.mode.check != Check::Ordered;
+        let release = watched.then(|| self.release(who, access, at)).flatten();
+        self.tell_host(at, release.as_ref());
         // SAFETY: the view has the memory, and the address is a multiple of the size.
         unsafe { write_raw(access.address, access.size, bits) };
-        if self.mode.check != Check::Ordered {
-            let release = self.release(who, access, at);
+        if watched {
             self.add_value(who, access, at, release);
         }
         self.trace(who, access, at, bits, Effect::Changed);
@@ -185,12 +187,13 @@ impl State {
             self.synchronize(who, access, at);
         }
         if let Some(after) = after {
+            let own = watched.then(|| self.release(who, access, at)).flatten();
+            let release = chain(earlier, own);
+            self.tell_host(at, release.as_ref());
             // SAFETY: as above. Only lanes of this thread write device memory; what the host writes
             // at the same time may be lost, as a GPU's atomics are none for the CPU.
             unsafe { write_raw(access.address, access.size, [after, 0]) };
             if watched {
-                let own = self.release(who, access, at);
-                let release = chain(earlier, own);
                 self.add_value(who, access, at, release);
             }
         }
@@ -325,6 +328,14 @@ impl State {
         Finding { missing: Some(super::moves::MISSING.into()), ..finding }
     }
 
+    /// Whether two accesses are of launches that queues, events or the host are to order: both are of one device,
+    /// or one had ended before the other began.
+    fn are_ordered_by_queues(&self, first: &Site, second: &Site) -> bool {
+        let ended = self.launches[first.launch as usize].ended;
+        let had_ended = ended.is_some_and(|next| next <= second.launch);
+        first.launch != second.launch && (first.device == second.device || had_ended)
+    }
+
     fn race(
         &mut self,
         who: u32,
@@ -345,10 +356,8 @@ impl State {
         finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
         let slot = stamp.slot(&self.blocks);
         let LaneState { misses, clock, .. } = &self.lanes[who as usize];
-        // Two launches of one device have an order if their queue or an event gives it.
-        let place = |site: &Option<Site>| site.as_ref().map(|site| (site.device, site.launch));
-        let two_launches = match (place(&finding.here), place(&finding.other)) {
-            (Some(here), Some(other)) => here.0 == other.0 && here.1 != other.1,
+        let two_launches = match (&finding.here, &finding.other) {
+            (Some(here), Some(other)) => self.are_ordered_by_queues(other, here),
             _ => false,
         };
         let is_cause = |miss: &&Miss| miss.is_of(slot, stamp.time, &self.blocks);
@@ -365,9 +374,10 @@ impl State {
                 scope_name(access.scope)
             ),
             None if two_launches => {
-                "an event that the queue of the first launch records and that of the second waits for, or \
-                 one queue for both (or, while both run, a release by the first lane after its access, \
-                 and an acquire that sees it by the second before its own)"
+                "an event that the queue of the first launch records and that of the second waits for, \
+                 one queue for both, or a wait of the host between the two (or, where both are to run at \
+                 the same time, a release by the first lane after its access, and an acquire that sees it \
+                 by the second before its own)"
                     .into()
             }
             None => {

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn only_who_knows_what_was_done_in_a_slot_takes_it() {
-        let watch = Watch::new(Mode::new(Check::Checked, 0), false);
+        let watch = Watch::new(Mode::new(Check::Checked, 0), false, Default::default());
         let mut own = FreeSlots::default();
         let run = watch.take_slots(&mut own, 2, &Known::default());
         // What was done in its second slot.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn blocks_of_all_sizes_take_few_slots() {
-        let watch = Watch::new(Mode::new(Check::Checked, 0), false);
+        let watch = Watch::new(Mode::new(Check::Checked, 0), false, Default::default());
         let mut own = FreeSlots::default();
         for count in 1..=1024 {
             let run = watch.take_slots(&mut own, count, &Known::default());

@@ -147,6 +147,14 @@ impl State {
         }
     }
 
+    /// Before a store: the host may look from then on, and learn this.
+    pub(super) fn tell_host(&mut self, at: At, release: Option<&Release>) {
+        if let (MemoryOwner::Host, Some(release)) = (at.owner, release) {
+            let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
+            self.host.learn(reaching.map(|release| &release.known));
+        }
+    }
+
     /// After a store: the newest value, and what an acquire that sees it learns.
     pub(super) fn add_value(
         &mut self,
@@ -157,11 +165,6 @@ impl State {
     ) {
         let weak = self.mode.check == Check::Weak;
         let of_host = owner == MemoryOwner::Host;
-        if let (true, Some(release)) = (of_host, &release) {
-            // The host may look at any time.
-            let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
-            reaching.for_each(|release| release.known.add_to(&mut self.host));
-        }
         let release = release.map(Rc::new);
         let base = access.address as u64 - offset;
         for (at, mask) in super::races::parts(offset, access.size) {

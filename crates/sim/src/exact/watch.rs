@@ -3,22 +3,25 @@
 //! Invariant: no borrow of the state is held while a lane is suspended. All lanes of a world and its
 //! scheduler are on one thread.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::Location;
+use std::sync::Arc;
 
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
 
 use super::ahead::Ahead;
 use super::cells::{Cells, Place};
-use super::clock::{Clock, Known, Moment, join, meet};
+use super::clock::{Clock, Moment, meet};
 use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
+use super::host_knowledge::HostKnowledge;
 use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
 use super::random::{Random, mix};
+use super::seen::Link;
 use super::slots::FreeSlots;
 use super::stamps::Kinds;
 use super::trace::Trace;
@@ -43,6 +46,8 @@ pub(super) struct LaunchInfo {
     pub(super) device: u32,
     /// Lanes of the grid.
     pub(super) lanes: u32,
+    /// Once it has ended: the first launch that had not begun by then.
+    pub(super) ended: Option<u32>,
 }
 
 /// A block of a launch.
@@ -129,8 +134,7 @@ pub(super) struct State {
     pub(super) free_slots: FreeSlots,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
-    /// What the host may know: what work that has ended did, and what kernels released to host memory.
-    pub(super) host: Known,
+    pub(super) host: HostKnowledge,
     /// A wait ended early and its launch, or a peer's, goes on without what it would have brought.
     pub(super) spoilt: bool,
 }
@@ -156,7 +160,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(mode: Mode, keep_trace: bool) -> Watch {
+    pub(super) fn new(mode: Mode, keep_trace: bool, link: Arc<Link>) -> Watch {
         let schedule = mode.schedule();
         let decisions = match &schedule {
             Schedule::Departures(departures) => Some(Decisions::new(departures.clone())),
@@ -184,7 +188,7 @@ impl Watch {
                 free_slots: FreeSlots::default(),
                 trace: Trace::new(keep_trace),
                 finding: None,
-                host: Known::default(),
+                host: HostKnowledge::new(link),
                 spoilt: false,
             }),
             schedule,
@@ -266,13 +270,9 @@ impl Watch {
         self.state.borrow_mut().spoilt = false;
     }
 
-    /// What a host thread does next knows of all that the host may know.
-    pub(crate) fn host_tells(&self, known: &mut Known) {
-        join(known, &self.state.borrow().host);
-    }
-
-    pub(crate) fn host_learns(&self, known: &Known) {
-        join(&mut self.state.borrow_mut().host, known);
+    /// What the host may know; not to be kept while lanes run.
+    pub(crate) fn host(&self) -> RefMut<'_, HostKnowledge> {
+        RefMut::map(self.state.borrow_mut(), |state| &mut state.host)
     }
 
     /// Whether something was found: all lanes stay where they are.

@@ -3,18 +3,18 @@
 //! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more
 //! comes, device by device; so the order in which host threads happen to run does not matter, as long as
 //! they send all that they are going to before they wait. Nothing more comes when all threads of the
-//! process sleep, or, where that cannot be seen, when nothing has come for a moment.
+//! process sleep, or have had time on a processor and sent nothing.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::decisions::Decisions;
 use super::finding::FindingKind;
-use super::hosts::{AWAKE_LIMIT, Activity, Hosts};
+use super::hosts::{Hosts, Since};
 use super::listeners::{Listeners, Progress};
 use super::mode::Mode;
 use super::quiet::Quiet;
@@ -27,8 +27,6 @@ use crate::inbox::{Came, Inbox};
 use crate::scheduler::Scheduler;
 use crate::{DeviceConfig, Stopped, WaitingReport};
 
-/// For so long nothing may come before what came is begun.
-const CALM: Duration = Duration::from_millis(2);
 /// Between two looks at what host threads do, at first and after some.
 const LOOK: Duration = Duration::from_micros(30);
 const LOOK_LATER: Duration = Duration::from_micros(500);
@@ -74,7 +72,7 @@ impl Worker {
     ) -> Worker {
         Worker {
             random: Random::new(mode.seed ^ 0x0c70_b05e),
-            watch: Rc::new(Watch::new(mode.clone(), timeline)),
+            watch: Rc::new(Watch::new(mode.clone(), timeline, hosts.link().clone())),
             mode,
             timeline,
             listeners,
@@ -189,11 +187,13 @@ impl Worker {
         if holds.as_ref().is_some_and(|holds| **holds > 0) {
             return false;
         }
+        let stamp = self.hosts.link().stamp();
         let mut took = self.join();
         for device in self.devices.values_mut() {
             took |= device.receive();
         }
         drop(holds);
+        self.watch.state.borrow_mut().host.no_less_than(stamp);
         if self.watch.has_failed() {
             self.stop();
         }
@@ -225,22 +225,17 @@ impl Worker {
         any
     }
 
-    /// Waits until nothing more comes: all host threads sleep, or nothing has come for a moment.
+    /// Waits until nothing more comes: all host threads sleep, or those that are awake have had their time.
     fn calm(&mut self) {
-        let (mut since, mut sent, mut pause) = (Instant::now(), self.sent(), LOOK);
+        let (mut since, mut sent, mut pause) = (Since::now(), self.sent(), LOOK);
         // All comes that a hold is for.
         while !self.wait_for_release() {
-            let activity = self.hosts.activity();
+            let are_done = self.hosts.are_done(&mut since);
             let now = self.sent();
-            let limit = match activity {
-                // What one of them sent before it slept is here.
-                Activity::Asleep if now == sent => return,
-                Activity::Asleep | Activity::Awake => AWAKE_LIMIT,
-                Activity::Unknown => CALM,
-            };
             if now != sent {
-                (since, sent, pause) = (Instant::now(), now, LOOK);
-            } else if since.elapsed() > limit {
+                (since, sent, pause) = (Since::now(), now, LOOK);
+            } else if are_done {
+                // What one of them sent before it slept is here.
                 return;
             }
             std::thread::park_timeout(pause);

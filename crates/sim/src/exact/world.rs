@@ -16,6 +16,7 @@ use super::finding::Finding;
 use super::hosts::{Hosts, WORLD_THREAD};
 use super::listeners::Listeners;
 use super::mode::Mode;
+use super::seen::Link;
 use super::worker::Worker;
 use crate::fork::Process;
 use crate::inbox::Inbox;
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) holds: Mutex<u32>,
     pub(super) released: Condvar,
     pub(super) answers: Answers,
+    link: Arc<Link>,
 }
 
 /// Devices of one process whose lanes run in an order that follows from a seed.
@@ -71,6 +73,7 @@ impl World {
 
     fn begin(mode: Mode, timeline: bool, listeners: Listeners) -> std::io::Result<World> {
         let (join, joining) = channel();
+        let link = Arc::<Link>::default();
         let shared = Arc::new(Shared {
             mode: mode.clone(),
             join: Mutex::new(join),
@@ -78,9 +81,10 @@ impl World {
             holds: Mutex::new(0),
             released: Condvar::new(),
             answers: Answers::default(),
+            link: link.clone(),
         });
         let own = Arc::downgrade(&shared);
-        let hosts = Hosts::new();
+        let hosts = Hosts::new(link);
         let builder = std::thread::Builder::new().name(WORLD_THREAD.into());
         let thread = builder.spawn(move || {
             Worker::new(mode, (timeline, listeners), joining, own, hosts).run();
@@ -113,7 +117,7 @@ impl World {
 
     /// A new device of the world.
     pub fn device(&self, config: DeviceConfig) -> Arc<Device> {
-        let inbox = Arc::<Inbox>::default();
+        let inbox = Arc::new(Inbox::in_world(self.0.link.clone()));
         if let Some(thread) = self.0.thread.get() {
             inbox.set_thread(thread.clone());
         }

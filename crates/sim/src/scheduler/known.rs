@@ -1,15 +1,18 @@
 //! What the work of a device's queues knows of what happened before it, where accesses are watched.
 //!
 //! The lanes of a launch know what the queue's earlier work did, and in a graph what the nodes did that they
-//! wait for, whatever of the others may have run before. What a host thread submits knows of all
-//! work that had ended by then, whoever waited for it, and so does what comes after a wait for an event:
-//! so some races between launches are not seen, but none is invented.
+//! wait for, whatever of the others may have run before. What comes after a wait for an event knows what came
+//! before its record. What a host thread submits knows of all that host threads had seen to be done by then,
+//! whichever of them it was, since they may have told each other; and of nothing that only happens to have ended.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use crate::Point;
 use crate::block::Block;
-use crate::exact::{FreeSlots, Known, SlotRun, Watch, join};
+use crate::exact::{FreeSlots, Known, Moment, SlotRun, Watch, join};
+use crate::inbox::QueueShared;
 use crate::work::{Launch, Work};
 
 #[derive(Default)]
@@ -66,9 +69,44 @@ impl Knowledge {
         self.watch.has_failed()
     }
 
-    /// The queue got an item, or passed a wait for an event.
-    pub(super) fn submitted(&mut self, queue: u64) {
-        self.watch.host_tells(&mut self.queues.entry(queue).or_default().known);
+    /// What an item knows that was submitted at that stamp.
+    pub(super) fn submitted(&self, stamp: u64) -> Known {
+        self.watch.host().at(stamp)
+    }
+
+    /// The queue begins an item that knows of this.
+    pub(super) fn begins(&mut self, queue: u64, of_host: &Known) {
+        join(self.of(queue), of_host);
+    }
+
+    /// The queue has waited for a point.
+    pub(super) fn waited(&mut self, queue: u64, point: &Point) {
+        let after = self.watch.host().after(point);
+        join(self.of(queue), &after);
+    }
+
+    /// The queue is about to pass a point.
+    pub(super) fn passes(&mut self, queue: u64, point: &Arc<Point>) {
+        let known = self.of(queue).clone();
+        self.watch.host().passed(point, &known);
+    }
+
+    /// The queue is about to make a call, which may tell anybody.
+    pub(super) fn calls(&mut self, queue: u64) {
+        let known = Moment::of(self.of(queue).clone());
+        self.watch.host().learn(std::iter::once(&known));
+    }
+
+    /// The queue has done so many items.
+    pub(super) fn completed(&mut self, queue: &QueueShared, items: u64) {
+        if let Some(watched) = &queue.watched {
+            let known = self.of(queue.id).clone();
+            self.watch.host().done(watched.number, items, &known);
+        }
+    }
+
+    fn of(&mut self, queue: u64) -> &mut Known {
+        &mut self.queues.entry(queue).or_default().known
     }
 
     /// The queue begins a graph of so many nodes.
@@ -132,18 +170,21 @@ impl Knowledge {
 
     /// Gives what is known after it.
     pub(super) fn end_launch(&mut self, queue: u64, mut launch: LaunchKnowledge) -> Known {
+        self.watch.end_launch(launch.launch);
         let of_queue = self.queues.entry(queue).or_default();
         join(&mut of_queue.known, &launch.after);
         // In the order in which they were taken, so that runs of a seed are the same.
         of_queue.free.give(launch.slots.into_iter().rev());
-        self.watch.host_learns(&launch.after);
         join(&mut launch.after, &launch.before);
         launch.after
     }
 
     /// The queue has done all that it had, and gets no more.
-    pub(super) fn closed(&mut self, queue: u64) {
-        if let Some(of_queue) = self.queues.remove(&queue) {
+    pub(super) fn closed(&mut self, queue: &QueueShared) {
+        if let Some(watched) = &queue.watched {
+            self.watch.host().closed(watched.number);
+        }
+        if let Some(of_queue) = self.queues.remove(&queue.id) {
             self.watch.give_slots(of_queue.free);
             self.watch.give_slots(of_queue.movers);
         }

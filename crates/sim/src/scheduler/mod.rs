@@ -263,12 +263,10 @@ impl Scheduler {
         for command in commands {
             match command {
                 Command::Open(shared) => self.queues.push(Queue::new(shared)),
-                Command::Submit(id, item) => {
-                    if let Some(known) = &mut self.known {
-                        known.submitted(id);
-                    }
+                Command::Submit(id, item, stamp) => {
+                    let known = self.known.as_ref().map(|known| known.submitted(stamp));
                     if let Some(queue) = self.queue(id) {
-                        queue.push(item);
+                        queue.push(item, known);
                     }
                 }
                 Command::Close(id) => {
@@ -326,7 +324,7 @@ impl Scheduler {
         self.queues.retain(|queue| {
             let over = queue.closed && queue.is_idle();
             if let (Some(known), true) = (&mut self.known, over) {
-                known.closed(queue.shared.id);
+                known.closed(&queue.shared);
             }
             !over
         });

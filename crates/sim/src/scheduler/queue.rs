@@ -77,7 +77,8 @@ impl Running {
 
 pub(super) struct Queue {
     pub(super) shared: Arc<QueueShared>,
-    items: VecDeque<Item>,
+    /// With what the host knew when it submitted them, where accesses are watched.
+    items: VecDeque<(Item, Option<Known>)>,
     current: Option<Current>,
     /// Items that came in.
     pub(super) received: u64,
@@ -101,9 +102,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn push(&mut self, item: Item) {
+    pub(super) fn push(&mut self, item: Item, known: Option<Known>) {
         self.received += 1;
-        self.items.push_back(item);
+        self.items.push_back((item, known));
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -116,7 +117,7 @@ impl Queue {
 
     /// Whether it waits for a point that has been passed.
     pub(super) fn may_go_on(&self) -> bool {
-        matches!(&self.current, Some(Current::Waiting(point)) if point.is_passed())
+        matches!(&self.current, Some(Current::Waiting(point)) if point.has_passed())
     }
 
     /// Whether a launch is still to end: some of what is left of the graph that runs may be none.
@@ -127,7 +128,10 @@ impl Queue {
             Some(Current::Running(running)) => running.left > 0 && of_graph(&running.graph),
             Some(Current::Waiting(_)) | None => false,
         };
-        left || self.items.iter().any(|item| matches!(item, Item::Graph(graph) if of_graph(graph)))
+        left || self
+            .items
+            .iter()
+            .any(|(item, _)| matches!(item, Item::Graph(graph) if of_graph(graph)))
     }
 
     /// A launch of the running graph has ended.
@@ -166,18 +170,21 @@ impl Queue {
             }
             match &mut self.current {
                 None => {
-                    let Some(item) = self.items.pop_front() else { return false };
+                    let Some((item, of_host)) = self.items.pop_front() else { return false };
+                    if let (Some(known), Some(of_host)) = (&mut known, of_host) {
+                        known.begins(id, &of_host);
+                    }
                     self.start(item, inbox, known.as_deref_mut());
                 }
                 Some(Current::Waiting(point)) => {
-                    if !point.is_passed() && !self.stopped {
+                    if !point.has_passed() && !self.stopped {
                         return false;
                     }
                     if let Some(known) = &mut known {
-                        known.submitted(id);
+                        known.waited(id, point);
                     }
                     self.current = None;
-                    self.complete();
+                    self.complete(known.as_deref_mut());
                 }
                 Some(Current::Running(running)) => {
                     if !self.stopped {
@@ -191,17 +198,25 @@ impl Queue {
                         return !(self.stopped || waits);
                     }
                     self.current = None;
-                    self.complete();
+                    self.complete(known.as_deref_mut());
                 }
             }
         }
     }
 
-    fn start(&mut self, item: Item, inbox: &Arc<Inbox>, known: Option<&mut Knowledge>) {
+    fn start(&mut self, item: Item, inbox: &Arc<Inbox>, mut known: Option<&mut Knowledge>) {
         match item {
             // Others may wait for the point, and a task may release what they need.
-            Item::Pass(point) => point.pass(self.shared.error()),
+            Item::Pass(point) => {
+                if let Some(known) = &mut known {
+                    known.passes(self.shared.id, &point);
+                }
+                point.pass(self.shared.error());
+            }
             Item::Task(work) => {
+                if let Some(known) = &mut known {
+                    known.calls(self.shared.id);
+                }
                 if catch_unwind(AssertUnwindSafe(work)).is_err() {
                     self.stop(Stopped::new("a host call of the queue panicked"));
                 }
@@ -218,16 +233,19 @@ impl Queue {
                     self.current = Some(Current::Waiting(point));
                     return;
                 }
-                if let Some(known) = known {
-                    known.submitted(self.shared.id);
+                if let Some(known) = &mut known {
+                    known.waited(self.shared.id, &point);
                 }
             }
         }
-        self.complete();
+        self.complete(known);
     }
 
-    fn complete(&mut self) {
+    fn complete(&mut self, known: Option<&mut Knowledge>) {
         self.completed += 1;
+        if let Some(known) = known {
+            known.completed(&self.shared, self.completed);
+        }
         self.shared.complete();
     }
 }

@@ -10,6 +10,7 @@ mod exploration;
 mod fences;
 mod holds;
 mod host_memory;
+mod host_order;
 mod late_hosts;
 mod listeners;
 mod litmus;
