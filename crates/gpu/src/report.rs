@@ -11,7 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mscclrs_sim::{Decision, Finding, Mode, OnDecisions, OnProgress, Progress, Site};
+use mscclrs_sim::{
+    Check, Decision, Finding, LateLoad, Mode, OnDecisions, OnProgress, Progress, Site,
+};
 use serde::{Deserialize, Serialize};
 
 /// The form of these files.
@@ -52,6 +54,9 @@ pub struct Report {
     /// run is not the one that the mode is of.
     #[serde(default)]
     pub unreached: Option<String>,
+    /// In weak mode, for people: loads that saw old values, and what they did not see.
+    #[serde(default)]
+    pub late_loads: Option<String>,
     /// What was found; the simulation has ended then.
     pub finding: Option<ReportedFinding>,
 }
@@ -142,6 +147,7 @@ impl Report {
             decisions: progress.decisions,
             decisions_file: decisions.filter(|_| progress.decisions > 0).map(str::to_owned),
             unreached: progress.unreached.map(|unreached| unreached.to_string()),
+            late_loads: (mode.check == Check::Weak).then(|| LateLoad::told(&progress.late)),
             finding: progress.finding.as_ref().map(ReportedFinding::from),
         }
     }
@@ -244,7 +250,7 @@ fn write(path: &PathBuf, unfinished: &PathBuf, report: &Report) -> io::Result<()
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use mscclrs_sim::{Check, Departure, FindingKind, Unreached};
+    use mscclrs_sim::{Departure, FindingKind, Unreached};
 
     use super::*;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 pub use mscclrs_sim::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Mode, ModeError, Outcome, Ran, RunningKernel, Schedule, Site, Tried, Unanswered, Unreached,
-    search,
+    LateLoad, Mode, ModeError, Outcome, Ran, RunningKernel, Schedule, Site, Tried, Unanswered,
+    Unreached, search,
 };
 use mscclrs_sim::{DeviceConfig, Hold, World};
 
@@ -21,10 +21,10 @@ use crate::{CpuConfig, Device, Error, Result};
 /// departures.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once all threads of
-/// the process sleep, or when nothing has come for two milliseconds (twenty while a thread is awake that is
-/// younger than the simulation, or made it). How long all lanes wait changes nothing. To be certain,
-/// [`hold`](Simulation::hold) it.
+/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once each thread of
+/// the process sleeps, or has had time on a processor and sent nothing: twenty milliseconds, or two if it is older
+/// than the simulation, did not make it and has never sent anything. How long all lanes wait changes nothing. To
+/// be certain, [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///
@@ -92,6 +92,13 @@ impl Simulation {
         Ok(self.world.finding()?)
     }
 
+    /// In weak mode, loads that saw what memory held before a write: plain ones first, which nothing orders
+    /// after it. Where a result is wrong in weak mode only, one of them is why. Loads of a line that did not see
+    /// what a line wrote are one; of many such pairs it has the first. Blocks while lanes run.
+    pub fn late_loads(&self) -> Result<Vec<LateLoad>> {
+        Ok(self.world.late_loads()?)
+    }
+
     /// The decisions that the run met, where its schedule is one of departures; at most a million.
     /// Blocks while lanes run.
     pub fn decisions(&self) -> Result<Vec<Decision>> {
@@ -140,6 +147,7 @@ pub fn run_once<E: fmt::Display>(
         decisions: simulation.decisions()?,
         finding: simulation.finding()?,
         wrong,
+        late: simulation.late_loads()?,
         unreached: simulation.unreached()?,
     })
 }

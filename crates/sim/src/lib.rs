@@ -26,7 +26,7 @@ pub use device::{Device, DeviceConfig, Queue, release_after_work, waiting_report
 pub use error::{LaunchError, Stopped};
 pub use exact::{
     Check, Decision, Departure, Departures, Exploration, ExploreError, Finding, FindingKind, Found,
-    Hold, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnDecisions, OnProgress,
+    Hold, LateLoad, Listeners, MappedMemory, MemoryOwner, Mode, ModeError, OnDecisions, OnProgress,
     OnTimeline, Outcome, Progress, Ran, RunningKernel, Schedule, Site, TestMemory, Tried,
     Unanswered, Unreached, World, explore, search, shorten,
 };

@@ -11,7 +11,7 @@ use mscclrs_collectives::{AllGather, AllReduce, Collectives, Shape, Tuning};
 use mscclrs_core::{LocalBootstrap, check_environment};
 use mscclrs_gpu::CpuConfig;
 use mscclrs_gpu::simulation::{
-    Check, Decision, Mode, ReportedFinding, Schedule, Simulation, Unreached,
+    Check, Decision, LateLoad, Mode, ReportedFinding, Schedule, Simulation, Unreached,
 };
 
 use super::findings::{self, Found};
@@ -374,12 +374,13 @@ impl Case<'_> {
                 wrong = end.or(wrong);
             }
         }
-        let finding = wrong.map(|wrong| ReportedFinding {
-            kind: WRONG_RESULT.to_owned(),
-            text: format!("{WRONG_RESULT}: {}", wrong.what),
-            sites: Vec::new(),
-        });
-        outcome(finding)
+        let Some(wrong) = wrong else { return outcome(None) };
+        let mut text = format!("{WRONG_RESULT}: {}", wrong.what);
+        if mode.check == Check::Weak {
+            text = format!("{text}\n{}", LateLoad::told(&simulation.late_loads()?));
+        }
+        let (kind, sites) = (WRONG_RESULT.to_owned(), Vec::new());
+        outcome(Some(ReportedFinding { kind, text, sites }))
     }
 
     /// One rank's part; gives what is wrong with its results.

@@ -328,10 +328,14 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
             );
         }
         if check == Check::Weak && kernels > 0 {
+            // A command has one process with kernels, mostly.
+            let late = reports.iter().find_map(|report| report.late_loads.as_ref());
             text.push_str(
-                "\n  in weak mode its kernels may see writes late: if it ends well without, some order is \
-                 missing, and --mode checked may say where",
+                "\n  in weak mode kernels may see writes late; --mode checked may say what would order them",
             );
+            if let Some(late) = late {
+                let _ = write!(text, "\n{late}");
+            }
         }
         if matches!(end, End::Killed(signal) if signal == SIGSEGV) && kernels > 0 {
             text.push_str(

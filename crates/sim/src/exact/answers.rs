@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::decisions::{Decision, Unreached};
 use super::finding::Finding;
+use super::late::LateLoad;
 use crate::inbox::wait_until;
 
 /// How long a question waits where nobody says.
@@ -28,6 +29,7 @@ pub(super) struct Results {
     pub(super) timeline: Option<String>,
     pub(super) decisions: Vec<Decision>,
     pub(super) unreached: Option<Unreached>,
+    pub(super) late: Vec<LateLoad>,
 }
 
 /// A launch that has begun and not ended.

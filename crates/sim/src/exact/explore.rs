@@ -11,6 +11,7 @@ use std::fmt;
 use super::decisions::{self, Decision, Unreached};
 use super::departures::{Departure, Departures};
 use super::finding::{Finding, FindingKind};
+use super::late::LateLoad;
 use super::mode::{Check, Mode, Schedule};
 
 /// How often a run is made that does not begin as the one did that it departs from.
@@ -36,6 +37,8 @@ pub struct Ran {
     pub finding: Option<Finding>,
     /// What the program itself found wrong: results, an error that it got.
     pub wrong: Option<String>,
+    /// In weak mode: loads that saw old values, plain ones first.
+    pub late: Vec<LateLoad>,
     /// The first departure of its mode that it did not come to: the run is not the one that the mode is of,
     /// or a finding ended it before.
     pub unreached: Option<Unreached>,
@@ -59,13 +62,16 @@ pub struct Found {
     pub finding: Option<Finding>,
     /// What the program itself found wrong.
     pub wrong: Option<String>,
+    /// In weak mode: loads that saw old values, plain ones first.
+    pub late: Vec<LateLoad>,
 }
 
 impl Found {
     /// What a run with this mode found, if anything.
     pub fn of(mode: &Mode, ran: Ran) -> Option<Found> {
-        let Ran { finding, wrong, .. } = ran;
-        (finding.is_some() || wrong.is_some()).then(|| Found { mode: mode.clone(), finding, wrong })
+        let Ran { finding, wrong, late, .. } = ran;
+        let mode = mode.clone();
+        (finding.is_some() || wrong.is_some()).then_some(Found { mode, finding, wrong, late })
     }
 
     /// What kind of fault the engine found; `None` where only results are wrong.
@@ -79,7 +85,11 @@ impl fmt::Display for Found {
         match (&self.finding, &self.wrong) {
             (Some(finding), _) => finding.fmt(f),
             (None, Some(wrong)) => {
-                write!(f, "wrong: {wrong}\n  to see it again: MSCCLRS_SIM={}", self.mode)
+                write!(f, "wrong: {wrong}")?;
+                if self.mode.check == Check::Weak {
+                    write!(f, "\n{}", LateLoad::told(&self.late))?;
+                }
+                write!(f, "\n  to see it again: MSCCLRS_SIM={}", self.mode)
             }
             (None, None) => f.write_str("nothing"),
         }

@@ -2,6 +2,7 @@
 
 use super::decisions::{Decision, Unreached};
 use super::finding::Finding;
+use super::late::LateLoad;
 
 /// What gets all steps of a world, as Perfetto reads them, when lanes have run and none can go on.
 pub type OnTimeline = Box<dyn Fn(&str) + Send + Sync>;
@@ -40,6 +41,8 @@ pub struct Progress {
     pub decisions: u64,
     /// The first departure of its schedule that it has not come to.
     pub unreached: Option<Unreached>,
+    /// In weak mode: loads that saw old values, plain ones first.
+    pub late: Vec<LateLoad>,
     /// What was found.
     pub finding: Option<Finding>,
 }

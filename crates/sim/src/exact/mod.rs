@@ -5,7 +5,7 @@
 //! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
 //! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
 //! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
-//! `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see, `cells` and `memory`
+//! `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see, `late` which did, `cells` and `memory`
 //! have what memory there is, and `ahead` asks for it early. `worker` is the thread that runs the lanes of a
 //! `world`: `turns` chooses whose turn it is, `hosts` are waited for, `quiet` lets time go on while all wait,
 //! `decisions` has what was to be decided, and `answers` what hosts ask.
@@ -21,6 +21,7 @@ mod finding;
 mod host_knowledge;
 mod hosts;
 mod interleaving;
+mod late;
 mod launches;
 mod listeners;
 mod memory;
@@ -49,6 +50,7 @@ pub use explore::{
     Exploration, ExploreError, Found, Outcome, Ran, Tried, explore, search, shorten,
 };
 pub use finding::{Finding, FindingKind, Site};
+pub use late::LateLoad;
 pub use listeners::{Listeners, OnDecisions, OnProgress, OnTimeline, Progress};
 pub use memory::{MappedMemory, MemoryOwner};
 pub use mode::{Check, Mode, ModeError, Schedule};

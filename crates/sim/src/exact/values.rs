@@ -70,6 +70,12 @@ impl Values {
         }
     }
 
+    /// Who wrote these bytes last, of those that are known.
+    fn newest_write(&self, mask: u8) -> Option<Stamp> {
+        let newest_first = self.last.iter().chain(self.earlier.iter().rev());
+        newest_first.filter_map(|value| value.write(mask)).map(|(by, _)| by).next()
+    }
+
     pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Value> {
         if at == self.earlier.len() { self.last.as_mut() } else { self.earlier.get_mut(at) }
     }
@@ -264,8 +270,16 @@ impl State {
         }
         let bits = value.bits;
         let write = value.write(mask).map(|(by, release)| (by, release.clone()));
+        // Other bytes of the word may be all that is newer.
+        let bytes = u64::from_le_bytes(std::array::from_fn(|byte| 0xff * (mask >> byte & 1)));
+        let missed = (bits ^ newest) & bytes != 0;
+        let missed = missed.then(|| values.newest_write(mask)).flatten();
         let lane = &mut self.lanes[who as usize];
         lane.late = if chosen < last { lane.late + 1 } else { 0 };
+        if let Some(missed) = missed {
+            let load = (lane.who, self.kinds.of(access, mask));
+            self.late.add(load, access.op == Op::AtomicLoad, missed);
+        }
         if access.op == Op::AtomicLoad {
             self.learn(who, access, (whole.object, at, mask), write);
         }

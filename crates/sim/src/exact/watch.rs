@@ -17,6 +17,7 @@ use super::clock::{Clock, Moment, meet};
 use super::decisions::Decisions;
 use super::finding::{Finding, FindingKind, Site};
 use super::host_knowledge::HostKnowledge;
+use super::late::Late;
 use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
@@ -134,6 +135,7 @@ pub(super) struct State {
     pub(super) free_slots: FreeSlots,
     pub(super) trace: Trace,
     pub(super) finding: Option<Finding>,
+    pub(super) late: Late,
     pub(super) host: HostKnowledge,
     /// A wait ended early and its launch, or a peer's, goes on without what it would have brought.
     pub(super) spoilt: bool,
@@ -188,6 +190,7 @@ impl Watch {
                 free_slots: FreeSlots::default(),
                 trace: Trace::new(keep_trace),
                 finding: None,
+                late: Late::default(),
                 host: HostKnowledge::new(link),
                 spoilt: false,
             }),

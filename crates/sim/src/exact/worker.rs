@@ -388,11 +388,13 @@ impl Worker {
             steps,
             decisions: met.len() as u64,
             unreached: decisions.and_then(Decisions::unreached),
+            late: state.late_loads(),
             finding: state.finding.clone(),
         };
         // While launches run, steps alone are not news: there are more at every look.
         let Progress { steps, decisions, unreached, .. } = now;
-        let known = Progress { steps, decisions, unreached, ..self.progress.clone() };
+        let late = now.late.clone();
+        let known = Progress { steps, decisions, unreached, late, ..self.progress.clone() };
         if now != known || (now.running == 0 && now != self.progress) {
             if let Some(on_decisions) = &self.listeners.decisions {
                 on_decisions(&met[self.progress.decisions as usize..]);
@@ -438,6 +440,7 @@ impl Worker {
                 results.unreached = decisions.unreached();
             }
             results.finding.clone_from(&state.finding);
+            results.late = state.late_loads();
             (results.steps, results.sum) = (steps, sum);
             results.kernels.clone_from(&state.kernels);
         });

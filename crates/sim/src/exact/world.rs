@@ -14,6 +14,7 @@ use super::answers::{Answers, Results, Unanswered};
 use super::decisions::{Decision, Unreached};
 use super::finding::Finding;
 use super::hosts::{Hosts, WORLD_THREAD};
+use super::late::LateLoad;
 use super::listeners::Listeners;
 use super::mode::Mode;
 use super::seen::Link;
@@ -160,6 +161,11 @@ impl World {
     /// The first departure of its schedule that it has not come to.
     pub fn unreached(&self) -> Result<Option<Unreached>, Unanswered> {
         Ok(self.0.results()?.unreached)
+    }
+
+    /// In weak mode: loads that saw old values, plain ones first; of many kinds the first.
+    pub fn late_loads(&self) -> Result<Vec<LateLoad>, Unanswered> {
+        Ok(self.0.results()?.late)
     }
 
     /// Names of the kernels that were launched.

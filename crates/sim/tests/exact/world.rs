@@ -1,20 +1,23 @@
 //! A world with some devices. All that is enqueued before the end is waited for begins together.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mscclrs_device::{Control, Global, Guard, WaitRecord};
 use mscclrs_sim::{
-    Decision, Device, DeviceConfig, Finding, Graph, Hold, Mode, Point, Queue, Ran, Stopped,
-    TestMemory, Unreached, Work, World,
+    Decision, Device, DeviceConfig, Finding, Graph, Hold, LateLoad, Mode, Point, Queue, Ran,
+    Stopped, TestMemory, Unreached, Work, World,
 };
 
 use crate::common::LIMIT;
 
+type Met = (Vec<Decision>, Option<Unreached>, Vec<LateLoad>);
+
 std::thread_local! {
-    /// The decisions of the run that this thread ended last, and the departure that it did not come to.
-    static MET: Cell<(Vec<Decision>, Option<Unreached>)> = const { Cell::new((Vec::new(), None)) };
+    /// The decisions of the run that this thread ended last, the departure that it did not come to, and loads
+    /// that saw old values.
+    static MET: RefCell<Met> = const { RefCell::new((Vec::new(), None, Vec::new())) };
 }
 
 /// A world with a queue a device.
@@ -101,7 +104,9 @@ impl Ranks {
         let stopped = self.stopped();
         let finding = self.world.finding().unwrap();
         assert!(stopped.is_none() || finding.is_some(), "{stopped:?}");
-        MET.set((self.world.decisions().unwrap(), self.world.unreached().unwrap()));
+        let Ranks { world, .. } = self;
+        let late = world.late_loads().unwrap();
+        MET.set((world.decisions().unwrap(), world.unreached().unwrap(), late));
         finding
     }
 }
@@ -109,8 +114,13 @@ impl Ranks {
 /// What an exploration is told of the run that this thread's last [`Ranks::finish`] ended.
 pub(crate) fn ran(finding: Option<Finding>, right: bool) -> Ran {
     let wrong = (!right).then(|| "the results".to_owned());
-    let (decisions, unreached) = MET.take();
-    Ran { decisions, finding, wrong, unreached }
+    let (decisions, unreached, late) = MET.take();
+    Ran { decisions, finding, wrong, unreached, late }
+}
+
+/// Loads that saw old values in the run that this thread's last [`Ranks::finish`] ended.
+pub(crate) fn late_loads() -> Vec<LateLoad> {
+    MET.with_borrow(|met| met.2.clone())
 }
 
 /// Runs `work` for each seed until it finds something.

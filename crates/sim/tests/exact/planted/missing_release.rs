@@ -1,7 +1,7 @@
 //! A put that is announced by a signal without release: the peer may see the signal first.
 
 use mscclrs_device::{Aborted, block_any, block_dim, block_sync, kernels, thread_idx};
-use mscclrs_sim::{Check, Mode};
+use mscclrs_sim::{Check, LateLoad, Mode};
 
 use super::pair::{Pair, PairArgs, WORDS};
 use super::{Form, Outcome, Right, Wrong};
@@ -46,6 +46,14 @@ fn a_signal_without_release_is_a_race() {
 #[test]
 fn a_signal_without_release_lets_old_data_be_seen() {
     super::gives_wrong_results(Check::Weak, run);
+    // The load is of the line above that reads, the store that of the put.
+    let late = crate::world::late_loads();
+    let LateLoad { load, missed, is_plain, times } = &late[0];
+    let told = LateLoad::told(&late);
+    println!("{told}");
+    assert!(*is_plain && *times > 0 && load.line.contains("missing_release.rs"), "{told}");
+    assert_eq!((load.device, missed.device), (1, 0), "{told}");
+    assert!(missed.what.contains("store") && told.contains(", what was there before"), "{told}");
 }
 
 #[test]

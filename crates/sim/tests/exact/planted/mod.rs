@@ -26,7 +26,7 @@ mod use_after_unmapping;
 
 use std::convert::Infallible;
 
-use mscclrs_sim::{Check, Exploration, Finding, FindingKind, Mode, Site, explore};
+use mscclrs_sim::{Check, Exploration, Finding, FindingKind, LateLoad, Mode, Site, explore};
 
 /// Seeds within which a fault is found.
 const SEEDS: u64 = 100;
@@ -121,6 +121,9 @@ pub(crate) fn stays_right(run: impl Fn(Mode, &str) -> Outcome) {
             let outcome = run(mode.clone(), "_right");
             assert_eq!(outcome.finding.map(|finding| finding.to_string()), None);
             assert!(outcome.right, "wrong results with {mode}");
+            // An order is missing where a plain one is late.
+            let late = crate::world::late_loads();
+            assert!(late.iter().all(|late| !late.is_plain), "{}", LateLoad::told(&late));
         }
     }
 }

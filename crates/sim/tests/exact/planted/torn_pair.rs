@@ -49,6 +49,8 @@ fn run(mode: Mode, form: &str) -> Outcome {
 #[test]
 fn a_half_without_a_flag_comes_late_in_weak_mode() {
     super::gives_wrong_results(Check::Weak, run);
+    let late = crate::world::late_loads();
+    assert!(!late[0].is_plain && late[0].load.line.contains("torn_pair.rs"), "{late:?}");
 }
 
 #[test]
