@@ -38,6 +38,11 @@ pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<All
         algorithm: AllGather::Mesh,
         shape: Shape { blocks: 16, threads: 256 },
     });
+    let is_packet = matches!(rule.algorithm, AllGather::PacketLl8 | AllGather::PacketLl16);
+    // A packet carries half of its bytes.
+    if is_packet && 2 * call.bytes > inner.context.gather_packet.slot {
+        rule.algorithm = AllGather::Mesh;
+    }
     let registered = inner.ranks as usize <= mscclrs_kernels::ranks::INLINE_RANKS
         && registry.find(call.output, call.bytes.saturating_mul(inner.ranks as u64)).is_some();
     if rule.algorithm == AllGather::Direct && !registered {

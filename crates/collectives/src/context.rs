@@ -23,8 +23,10 @@ const SMALL_ONE_SHOT_SCRATCH: u64 = MIB;
 pub(crate) const MOST_TWO_SHOT: u64 = MIB;
 /// Most bytes of a message that one-shot stores carry.
 pub(crate) const MOST_PUSH: u64 = 4 * MIB;
-/// Most bytes a rank that allgather packets carry.
-pub(crate) const MOST_GATHER_PACKET: u64 = 128 * KIB;
+/// Most bytes a rank that allgather packets carry between two ranks, and among more, whose scratch grows with
+/// them.
+pub(crate) const MOST_GATHER_PACKET: u64 = 512 * KIB;
+const MOST_GATHER_PACKET_MANY: u64 = 128 * KIB;
 /// Bytes of all slots of one part of a mesh region together.
 const MESH_PART: u64 = 8 * MIB;
 /// Most ranks whose one-shot scratch is allocated; with more, two shots serve.
@@ -98,11 +100,12 @@ impl Context {
         let one_shot = if ranks <= MOST_ONE_SHOT_RANKS { MOST_ONE_SHOT } else { 0 };
         let slot = if one_shot > 0 { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
         let push = if ranks <= 2 { MOST_PUSH } else { 0 };
+        let gather = if ranks <= 2 { MOST_GATHER_PACKET } else { MOST_GATHER_PACKET_MANY };
         let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
         let mesh = MESH_PART / n / 256 * 256;
         let sizes = [
             near::region_bytes(slot, ranks),
-            2 * peers * 2 * MOST_GATHER_PACKET,
+            2 * peers * 2 * gather,
             flags,
             flags,
             2 * peers * 2 * one_shot,
@@ -129,7 +132,7 @@ impl Context {
         };
         // In the order of their sizes.
         let mut small = scratch(slot, 0)?;
-        let gather_packet = scratch(2 * MOST_GATHER_PACKET, 0)?;
+        let gather_packet = scratch(2 * gather, 0)?;
         let direct = scratch(0, 0)?;
         let gather_direct = scratch(0, 0)?;
         let large = scratch(2 * one_shot, 0)?;

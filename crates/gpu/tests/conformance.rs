@@ -55,6 +55,7 @@ conformance! {
     events_measure_time,
     exported_memory_is_the_same_memory,
     graphs_replay_kernels,
+    replays_of_two_streams_run_one_after_the_other,
     handles_are_checked,
     host_calls_run_in_order,
     memory_dropped_while_a_stream_is_captured_lives_as_long_as_the_graph,
@@ -427,6 +428,33 @@ fn graphs_replay_kernels(kind: BackendKind) {
         exec.launch(&stream).unwrap();
         assert_eq!(read_u32(&result, &stream), contract_result(before, 256), "round {round}");
     }
+}
+
+fn replays_of_two_streams_run_one_after_the_other(kind: BackendKind) {
+    if device_count(kind).unwrap() < 2 {
+        println!("skipped: one device");
+        return;
+    }
+    let (device, first) = open(kind);
+    let second = device.create_stream().unwrap();
+    let other = Device::open(kind, 1).unwrap();
+    let elsewhere = other.create_stream().unwrap();
+    let data = device.alloc(4096, MemoryKind::Plain).unwrap();
+    let exec =
+        first.capture::<Error>(|stream| data.fill(stream, 7)).unwrap().instantiate().unwrap();
+    let event = other.create_event(false).unwrap();
+    let gate = gate(&elsewhere);
+    elsewhere.record(&event).unwrap();
+    first.wait(&event).unwrap();
+    exec.launch(&first).unwrap();
+    exec.launch(&second).unwrap();
+    std::thread::sleep(Duration::from_millis(10));
+    assert!(!second.is_idle().unwrap(), "it passed a replay that has still to run");
+    drop(gate);
+    finish(&second);
+    finish(&first);
+    exec.launch(&second).unwrap();
+    assert!(read(&data, &second).iter().all(|&byte| byte == 7));
 }
 
 fn captured_uploads_hold_the_bytes_of_then(kind: BackendKind) {

@@ -118,6 +118,8 @@ impl Device {
             let waited = queue.wait(queue.submitted.load(Ordering::Relaxed), None);
             result = result.and(waited.map(|_| ()));
         }
+        // Those of which nobody has more than their work are done, or among these.
+        self.inbox.sees_gone();
         result
     }
 

@@ -1,6 +1,6 @@
 //! How other threads speak to a device's scheduler, and how they wait for it.
 //!
-//! Invariant: a command is in the list before the flag is set, and the flag is set before the
+//! Invariant: a command is in the list when the flag is set, and the flag is set before the
 //! scheduler is unparked; the scheduler clears the flag before it takes the list. So no command is
 //! left behind, and a device without work sleeps without a clock.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::exact::{Link, Watched};
+use crate::exact::{Link, Seen, Watched};
 use crate::fork::Process;
 use crate::{Graph, Point, Stopped, WaitingReport};
 
@@ -58,6 +58,13 @@ impl Inbox {
         Inbox { link: Some(link), ..Inbox::default() }
     }
 
+    /// A host thread has seen that queues which are gone have done all.
+    pub(crate) fn sees_gone(&self) {
+        if let Some(link) = &self.link {
+            link.see(Seen::Gone);
+        }
+    }
+
     /// What a world is to know of a new queue.
     pub(crate) fn watched(&self) -> Option<Watched> {
         self.link.as_ref().map(Link::new_queue)
@@ -73,7 +80,10 @@ impl Inbox {
             return;
         }
         self.sends();
-        self.commands().push(command);
+        let mut commands = self.commands();
+        commands.push(command);
+        self.full.store(true, Ordering::Release);
+        drop(commands);
         self.wake();
     }
 
@@ -88,6 +98,7 @@ impl Inbox {
         let ticket = queue.submitted.fetch_add(1, Ordering::Relaxed) + 1;
         let stamp = self.link.as_ref().map_or(0, |link| link.stamp());
         commands.push(Command::Submit(queue.id, item, stamp));
+        self.full.store(true, Ordering::Release);
         drop(commands);
         self.wake();
         ticket

@@ -14,7 +14,7 @@ use mscclrs_device::arch::{shared_load, shared_store};
 use mscclrs_device::{
     Global, Gpu, Relaxed, Release, block_idx, block_sync, kernel_args, kernels, thread_idx,
 };
-use mscclrs_sim::{Check, DeviceConfig, Graph, Mode, TestMemory, Work, World};
+use mscclrs_sim::{Check, DeviceConfig, Graph, Mode, Point, TestMemory, Work, World};
 
 /// Launches of a round, and rounds before and after which memory is looked at.
 const LAUNCHES: u32 = 20;
@@ -43,6 +43,11 @@ kernels! {
             args.memory.at(128 + block_idx()).store_atomic(Release, Gpu, 1);
             args.memory.at(130).fetch_add(Relaxed, Gpu, 1);
         }
+        Ok(())
+    }
+
+    pub fn idle<>(args: GrowthArgs) threads 64 for { "" = <> } {
+        args.memory.at(64 * block_idx() + thread_idx()).fetch_add(Relaxed, Gpu, 1);
         Ok(())
     }
 }
@@ -83,4 +88,36 @@ fn a_world_does_not_grow_by_what_it_ran() {
         println!("{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
         assert!(grown < MOST, "{check:?}: {grown} bytes by {} launches", 2 * LAUNCHES * ROUNDS);
     }
+}
+
+#[test]
+fn queues_that_hosts_wait_for_by_points_hold_little() {
+    // Many slots, and many queues that know of all of them.
+    let world = World::start(Mode::new(Check::Checked, 1), false).unwrap();
+    let device = world.device(DeviceConfig { multiprocessors: 64, ..Default::default() });
+    let queues: Vec<_> = (0..16).map(|_| device.create_queue()).collect();
+    let memory = TestMemory::new(8 * 64 * 64);
+    let args = GrowthArgs { memory: Global::from_address(memory.address()) };
+    let fill = Work::Fill { to: memory.address(), byte: 0, bytes: 8 * 64 * 64 };
+    // SAFETY: the memory outlives the work, which is waited for below.
+    let filled = queues[0].run(std::sync::Arc::new(unsafe { Graph::single(fill) }));
+    assert_eq!(queues[0].wait(filled, LIMIT), Ok(true));
+    let begin = |queue: &mscclrs_sim::Queue, blocks| {
+        common::launch(queue, &idle, (blocks, 64, 0), &args);
+        let point = Point::new();
+        queue.record(point.clone());
+        point
+    };
+    let round = |blocks| {
+        let points: Vec<_> = queues.iter().map(|queue| begin(queue, blocks)).collect();
+        points.iter().for_each(|point| assert_eq!(point.wait(LIMIT), Ok(true)));
+    };
+    round(64);
+    (0..5).for_each(|_| round(1));
+    let before = resident();
+    (0..60).for_each(|_| round(1));
+    let grown = resident().saturating_sub(before);
+    println!("{grown} bytes");
+    assert!(grown < 10 * MOST, "{grown} bytes");
+    assert_eq!(world.finding().unwrap().map(|finding| finding.to_string()), None);
 }

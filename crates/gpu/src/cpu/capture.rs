@@ -8,7 +8,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mscclrs_sim::{Graph, Node, Work};
+use mscclrs_sim::{Graph, Node, Point, Work};
 
 use super::stream::CpuStream;
 use crate::backend::{BackendGraph, BackendGraphExec, BackendStream};
@@ -133,17 +133,23 @@ impl Branch {
     }
 }
 
-/// A captured graph, and one ready to run: the engine needs no other form.
-#[derive(Clone)]
+/// A captured graph.
 pub(super) struct CpuGraph(Arc<Graph>);
 
 impl BackendGraph for CpuGraph {
     fn instantiate(&self) -> Result<Box<dyn BackendGraphExec>> {
-        Ok(Box::new(self.clone()))
+        Ok(Box::new(CpuGraphExec { graph: self.0.clone(), last: Mutex::default() }))
     }
 }
 
-impl BackendGraphExec for CpuGraph {
+/// One ready to run. Its replays run one after the other, on whatever streams, as CUDA has it.
+struct CpuGraphExec {
+    graph: Arc<Graph>,
+    /// Behind the last replay.
+    last: Mutex<Option<Arc<Point>>>,
+}
+
+impl BackendGraphExec for CpuGraphExec {
     fn launch(&self, stream: &dyn BackendStream) -> Result<()> {
         let stream: &CpuStream = stream.as_any().downcast_ref().ok_or_else(|| Error::Invalid {
             what: "stream to replay a graph on",
@@ -151,9 +157,12 @@ impl BackendGraphExec for CpuGraph {
             allowed: "a graph of a CPU device runs on streams of CPU devices".into(),
         })?;
         if let Some(branch) = &mut *stream.branch() {
-            branch.add_graph(&self.0);
+            branch.add_graph(&self.graph);
             return Ok(());
         }
-        stream.run(self.0.clone()).map(|_| ())
+        // Held, so that two threads' replays are in one order.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some(stream.run_behind(last.clone(), self.graph.clone())?);
+        Ok(())
     }
 }

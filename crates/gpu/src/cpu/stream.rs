@@ -38,6 +38,22 @@ impl CpuStream {
         Ok(self.queue.run(graph))
     }
 
+    /// Enqueues a graph that waits for a point as well; gives the point behind it.
+    pub(super) fn run_behind(
+        &self,
+        last: Option<Arc<Point>>,
+        graph: Arc<Graph>,
+    ) -> Result<Arc<Point>> {
+        self.check()?;
+        if let Some(last) = last {
+            self.queue.wait_for(last);
+        }
+        self.queue.run(graph);
+        let point = Point::new();
+        self.queue.record(point.clone());
+        Ok(point)
+    }
+
     /// The error that stopped the stream stays.
     fn check(&self) -> Result<()> {
         self.queue.error().map_or(Ok(()), |stopped| Err(stopped.into()))

@@ -7,14 +7,11 @@
 //! Invariant: a thread that is awake is given up on by the time that it has had on a processor, not by the
 //! clock: on a busy machine it may wait long for one.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::seen::Link;
-
-/// The name of threads that run lanes: these are no hosts.
-pub(super) const WORLD_THREAD: &str = "mscclrs-world";
 
 const TASKS: &str = "/proc/self/task";
 
@@ -22,9 +19,42 @@ const TASKS: &str = "/proc/self/task";
 const HOST_LIMIT: Duration = Duration::from_millis(20);
 /// For so long any other, and for so long by the clock where the system does not say what threads do.
 const OTHER_LIMIT: Duration = Duration::from_millis(2);
-/// Looks at a thread that is awake and has no processor, or not enough of one, at most: five seconds or more.
-/// Looks, as the clock goes on while the whole machine stands still.
-const LOOKS: u32 = 10_000;
+/// For so long by the clock a thread may be awake and get too little of a processor, and at least so many looks
+/// at it: the clock goes on while the whole machine stands still.
+const STARVED: Duration = Duration::from_secs(5);
+const LOOKS: u32 = 500;
+/// How much longer than its time on a processor a thread may take that sleeps again and again, or that the system
+/// holds up.
+const SLOWER: u32 = 10;
+
+/// Threads that run lanes: these are no hosts.
+static LANES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// While it lives, the thread that made it runs lanes.
+pub(super) struct OfLanes(u32);
+
+impl OfLanes {
+    pub(super) fn this_thread() -> OfLanes {
+        let own = own_id();
+        of_lanes().insert(own);
+        OfLanes(own)
+    }
+}
+
+impl Drop for OfLanes {
+    fn drop(&mut self) {
+        of_lanes().remove(&self.0);
+    }
+}
+
+fn of_lanes() -> MutexGuard<'static, BTreeSet<u32>> {
+    // Whole between any two statements that change it.
+    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
 
 /// The threads of a process, as a world sees them.
 pub(super) struct Hosts {
@@ -54,14 +84,15 @@ impl Since {
         Since { at: Instant::now(), looks: 0, awake: HashMap::new() }
     }
 
-    /// Whether a thread that is awake has had its time. That is the clock's where the system does not say how
-    /// long it was on a processor, and ten times as much of that if it sleeps again and again.
+    /// Whether a thread that is awake has had its time: on a processor, or by the clock where the system does
+    /// not say that.
     fn is_over(&mut self, thread: u32, slept: bool, limit: Duration) -> bool {
         let (now, passed) = (processor_time(thread), self.at.elapsed());
         let awake = self.awake.entry(thread).or_insert(Awake { had: now, slept: false });
         awake.slept |= slept;
         let had = now.zip(awake.had).map_or(passed, |(now, before)| now.saturating_sub(before));
-        had > limit || (awake.slept && passed > 10 * limit) || self.looks > LOOKS
+        let starved = passed > STARVED && self.looks > LOOKS;
+        had > limit || (awake.slept && passed > SLOWER * limit) || starved
     }
 }
 
@@ -71,13 +102,15 @@ impl Since {
 struct Thread {
     id: u32,
     asleep: bool,
+    /// It waits for what the system does for it, which may take any time.
+    held_up: bool,
     switches: u64,
 }
 
 impl Hosts {
     /// To be called by the thread that makes the world.
     pub(super) fn new(link: Arc<Link>) -> Hosts {
-        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let own = own_id();
         let before = ids().into_iter().flatten().filter(|&id| id != own).collect();
         Hosts { before, link }
     }
@@ -93,7 +126,9 @@ impl Hosts {
         since.looks += 1;
         let (asleep, awake): (Vec<_>, Vec<_>) = all.partition(|thread| thread.asleep);
         let mut are_over = |threads: &[Thread], slept| {
-            let over = |thread: &Thread| since.is_over(thread.id, slept, self.limit(thread.id));
+            let over = |thread: &Thread| {
+                since.is_over(thread.id, slept || thread.held_up, self.limit(thread.id))
+            };
             // The time of each begins when it is first seen.
             threads.iter().map(over).fold(true, |all, over| all & over)
         };
@@ -132,18 +167,18 @@ fn ids() -> Option<impl Iterator<Item = u32>> {
     Some(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()))
 }
 
-/// All threads but those of worlds and those that have ended or are stopped; none if the system says
+/// All threads but those that run lanes and those that have ended or are stopped; none if the system says
 /// nothing of threads.
 fn threads() -> Option<impl Iterator<Item = Thread>> {
     let status = |id| {
         // It may have ended meanwhile.
         let status = std::fs::read_to_string(format!("{TASKS}/{id}/status")).ok()?;
-        let mut thread = Thread { id, asleep: false, switches: 0 };
+        let mut thread = Thread { id, asleep: false, held_up: false, switches: 0 };
         for (name, value) in status.lines().filter_map(|line| line.split_once(':')) {
             match name {
-                "Name" if value.trim() == WORLD_THREAD => return None,
                 "State" => match value.trim().chars().next() {
                     Some('S') => thread.asleep = true,
+                    Some('D') => thread.held_up = true,
                     Some('Z' | 'X' | 'T' | 't') => return None,
                     _ => {}
                 },
@@ -155,7 +190,8 @@ fn threads() -> Option<impl Iterator<Item = Thread>> {
         }
         Some(thread)
     };
-    Some(ids()?.filter_map(status))
+    let of_lanes = of_lanes().clone();
+    Some(ids()?.filter(move |id| !of_lanes.contains(id)).filter_map(status))
 }
 
 #[cfg(test)]
@@ -174,8 +210,8 @@ mod tests {
     #[test]
     fn threads_that_wait_are_seen_to_sleep() {
         let hosts = hosts();
-        let world = std::thread::Builder::new().name(WORLD_THREAD.into());
-        let looks = world.spawn(move || {
+        let looks = std::thread::spawn(move || {
+            let _looks = OfLanes::this_thread();
             // Other tests of the process may be awake meanwhile.
             let (begin, mut since) = (Instant::now(), Since::now());
             while !hosts.are_done(&mut since) {
@@ -186,6 +222,6 @@ mod tests {
             }
             true
         });
-        assert!(looks.expect("a thread").join().expect("an answer"));
+        assert!(looks.join().expect("an answer"));
     }
 }

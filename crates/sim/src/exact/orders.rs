@@ -16,7 +16,7 @@ use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::races::{At, is_atomic, narrower, parts};
 use super::stamps::{KindId, Kinds, Stamp};
-use super::values::Value;
+use super::values::{bits_of, word};
 use super::watch::{BlockInfo, OfWord, State, Who};
 
 /// Atomic loads that a lane remembers to have ordered nothing.
@@ -207,31 +207,32 @@ impl State {
             return;
         }
         for (cell, mask) in parts(at.offset, access.size) {
-            if at.owner == MemoryOwner::Host
-                && let Some(release) = self.release_of_host(access, at, cell)
-            {
-                self.learn_release(who, access, (at.object, cell, mask), &release);
-                continue;
+            if at.owner == MemoryOwner::Host {
+                self.learn_from_host(who, access, (at.object, cell, mask));
+                if self.is_of_host(access, at, (cell, mask)) {
+                    continue;
+                }
             }
             let write = self.cells.cell(at.place, cell).last_write(mask, &self.kinds);
             self.learn(who, access, (at.object, cell, mask), write);
         }
     }
 
-    /// What the host's write of 8 bytes makes known, if they are not what a kernel wrote. The host may
-    /// have done anything before: it brings all that the host may have known when it was first seen.
-    fn release_of_host(&mut self, access: &Access, at: At, cell: u64) -> Option<Rc<Release>> {
+    /// What an atomic load of the host's memory learns: the host may have written it at any moment until now,
+    /// the same value again too, and may have done anything before.
+    fn learn_from_host(&mut self, who: u32, access: &Access, place: (u64, u64, u8)) {
+        let (known, scope, of) = (Moment::of(self.host.now()), ScopeKind::Sys, Who::HOST);
+        let release = Release { known, scope, who: of, also: None };
+        self.learn_release(who, access, place, &release);
+    }
+
+    /// Whether these bytes are not what a kernel wrote last.
+    fn is_of_host(&mut self, access: &Access, at: At, (cell, mask): (u64, u8)) -> bool {
         // SAFETY: it lies in the same aligned 8 bytes as the access.
-        let bits = unsafe { super::values::word(access.address as u64 - at.offset + cell) };
+        let bits = unsafe { word(access.address as u64 - at.offset + cell) };
         let mut cell = self.cells.cell(at.place, cell);
-        let values = cell.values_mut(&self.kinds);
-        if values.last().is_none_or(|value| value.bits != bits) {
-            let (scope, who) = (ScopeKind::Sys, Who::HOST);
-            let release = Release { known: Moment::of(self.host.now()), scope, who, also: None };
-            values.set(Some(Value { release: Some(Rc::new(release)), ..Value::of(bits) }));
-        }
-        let value = values.last().filter(|value| value.by.is_none());
-        value.and_then(|value| value.release.clone())
+        let last = cell.values(&self.kinds).and_then(|values| values.last());
+        last.is_none_or(|value| (value.bits ^ bits) & bits_of(mask) != 0)
     }
 
     /// What an atomic load learns from a value.

@@ -6,7 +6,9 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::fork::Process;
 
 /// What a host thread has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,15 +17,28 @@ pub(crate) enum Seen {
     Done { queue: u64, items: u64 },
     /// A point has been passed.
     Passed { point: u64 },
+    /// All is done that queues had which nobody submits to any more, and which are empty.
+    Gone,
+}
+
+/// What has been seen.
+#[derive(Default)]
+pub(super) struct Log {
+    /// How many things there were: the number of the last.
+    pub(super) count: u64,
+    /// The last stamp that anybody was given.
+    pub(super) given: u64,
+    /// With their numbers; those that the world's thread has not taken.
+    pub(super) seen: Vec<(u64, Seen)>,
 }
 
 /// What a world's thread and those who use its devices share.
 #[derive(Default)]
 pub(crate) struct Link {
-    /// How many things have been seen.
+    process: Process,
+    log: Mutex<Log>,
+    /// As in the log, for who only wants to know whether there is anything new.
     count: AtomicU64,
-    /// With their numbers, from 1 on; those that the world's thread has not taken.
-    seen: Mutex<Vec<(u64, Seen)>>,
     /// Threads that have sent something.
     senders: Mutex<HashSet<u32>>,
     queues: AtomicU64,
@@ -38,25 +53,35 @@ impl Link {
 
     /// A host thread has seen this. What it does next comes after it, and so does what others do that it tells.
     pub(crate) fn see(&self, seen: Seen) {
-        self.number(|list, number| list.push((number, seen)));
-    }
-
-    /// Numbers something that the caller is about to let hosts see.
-    pub(super) fn number(&self, add: impl FnOnce(&mut Vec<(u64, Seen)>, u64)) {
-        let mut list = self.list();
-        let number = self.count.load(Ordering::Relaxed) + 1;
-        add(&mut list, number);
-        self.count.store(number, Ordering::Release);
+        // The child of a fork tells nobody.
+        if self.process.is_this() {
+            self.with_log(|log| {
+                log.count += 1;
+                log.seen.push((log.count, seen));
+            });
+        }
     }
 
     /// What who submits something now may know of.
     pub(crate) fn stamp(&self) -> u64 {
+        self.with_log(|log| {
+            log.given = log.count;
+            log.given
+        })
+    }
+
+    /// How many things have been seen.
+    pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// What has been seen and not been taken.
-    pub(super) fn take(&self) -> Vec<(u64, Seen)> {
-        std::mem::take(&mut *self.list())
+    /// What is numbered here, others see after this.
+    pub(super) fn with_log<T>(&self, act: impl FnOnce(&mut Log) -> T) -> T {
+        // Whole between any two statements that change it.
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut log);
+        self.count.store(log.count, Ordering::Release);
+        done
     }
 
     /// This thread sends something.
@@ -68,11 +93,6 @@ impl Link {
     /// Whether a thread has sent anything.
     pub(super) fn has_sent(&self, thread: u32) -> bool {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner).contains(&thread)
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<(u64, Seen)>> {
-        // Whole between any two statements that change it.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

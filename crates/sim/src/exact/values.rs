@@ -157,7 +157,10 @@ impl State {
     pub(super) fn tell_host(&mut self, at: At, release: Option<&Release>) {
         if let (MemoryOwner::Host, Some(release)) = (at.owner, release) {
             let reaching = release.all().filter(|release| release.scope == ScopeKind::Sys);
-            self.host.learn(reaching.map(|release| &release.known));
+            let mut reaching = reaching.map(|release| &release.known).peekable();
+            if reaching.peek().is_some() {
+                self.host.learn(reaching);
+            }
         }
     }
 
@@ -271,8 +274,7 @@ impl State {
         let bits = value.bits;
         let write = value.write(mask).map(|(by, release)| (by, release.clone()));
         // Other bytes of the word may be all that is newer.
-        let bytes = u64::from_le_bytes(std::array::from_fn(|byte| 0xff * (mask >> byte & 1)));
-        let missed = (bits ^ newest) & bytes != 0;
+        let missed = (bits ^ newest) & bits_of(mask) != 0;
         let missed = missed.then(|| values.newest_write(mask)).flatten();
         let lane = &mut self.lanes[who as usize];
         lane.late = if chosen < last { lane.late + 1 } else { 0 };
@@ -285,6 +287,11 @@ impl State {
         }
         bits
     }
+}
+
+/// The bits of these bytes of a word.
+pub(super) fn bits_of(mask: u8) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|byte| 0xff * (mask >> byte & 1)))
 }
 
 /// The 8 bytes at an address.

@@ -163,7 +163,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(super) fn new(mode: Mode, keep_trace: bool, link: Arc<Link>) -> Watch {
-        let schedule = mode.schedule();
+        let (schedule, check) = (mode.schedule(), mode.check);
         let decisions = match &schedule {
             Schedule::Departures(departures) => Some(Decisions::new(departures.clone())),
             _ => None,
@@ -191,7 +191,7 @@ impl Watch {
                 trace: Trace::new(keep_trace),
                 finding: None,
                 late: Late::default(),
-                host: HostKnowledge::new(link),
+                host: HostKnowledge::new(link, check),
                 spoilt: false,
             }),
             schedule,

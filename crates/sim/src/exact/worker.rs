@@ -1,9 +1,10 @@
 //! The thread of a world: it runs lanes, takes what hosts send, lets time go on, and tells deadlocks.
 //!
 //! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more
-//! comes, device by device; so the order in which host threads happen to run does not matter, as long as
+//! comes, device by device; so the order in which host threads happen to run changes no run, as long as
 //! they send all that they are going to before they wait. Nothing more comes when all threads of the
-//! process sleep, or have had time on a processor and sent nothing.
+//! process sleep, or have had time on a processor and sent nothing. What checked mode says of a run may
+//! change: a host thread may see what another has waited for, or not yet.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use super::decisions::Decisions;
 use super::finding::FindingKind;
-use super::hosts::{Hosts, Since};
+use super::hosts::{Hosts, OfLanes, Since};
 use super::listeners::{Listeners, Progress};
 use super::mode::Mode;
 use super::quiet::Quiet;
@@ -34,6 +35,8 @@ const LOOK_LATER: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_micros(200);
 /// How long everything may wait where the host may still do something, if the device does not say.
 const DEADLOCK: Duration = Duration::from_secs(2);
+/// Commands after which no more are waited for: a host may send some until one is done.
+const MOST_SENT: usize = 4096;
 /// Switches between two looks at all watched words.
 const LOOK_EVERY: u32 = 16;
 /// What the thread has.
@@ -91,6 +94,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
+        let _lanes = OfLanes::this_thread();
         let lived = catch_unwind(AssertUnwindSafe(|| self.live()));
         if lived.is_err() {
             let error = Stopped::new("the world's scheduler panicked; please report this");
@@ -187,7 +191,7 @@ impl Worker {
         if holds.as_ref().is_some_and(|holds| **holds > 0) {
             return false;
         }
-        let stamp = self.hosts.link().stamp();
+        let stamp = self.hosts.link().count();
         let mut took = self.join();
         for device in self.devices.values_mut() {
             took |= device.receive();
@@ -232,6 +236,9 @@ impl Worker {
         while !self.wait_for_release() {
             let are_done = self.hosts.are_done(&mut since);
             let now = self.sent();
+            if now > MOST_SENT {
+                return;
+            }
             if now != sent {
                 (since, sent, pause) = (Since::now(), now, LOOK);
             } else if are_done {

@@ -13,7 +13,7 @@ use mscclrs_device::arch::host::WATCHED;
 use super::answers::{Answers, Results, Unanswered};
 use super::decisions::{Decision, Unreached};
 use super::finding::Finding;
-use super::hosts::{Hosts, WORLD_THREAD};
+use super::hosts::Hosts;
 use super::late::LateLoad;
 use super::listeners::Listeners;
 use super::mode::Mode;
@@ -86,7 +86,7 @@ impl World {
         });
         let own = Arc::downgrade(&shared);
         let hosts = Hosts::new(link);
-        let builder = std::thread::Builder::new().name(WORLD_THREAD.into());
+        let builder = std::thread::Builder::new().name("mscclrs-world".into());
         let thread = builder.spawn(move || {
             Worker::new(mode, (timeline, listeners), joining, own, hosts).run();
         })?;

@@ -255,11 +255,16 @@ impl Scheduler {
 
     /// Takes what came; false if that was nothing, or no more than a wake-up.
     pub(crate) fn receive(&mut self) -> bool {
-        if !self.inbox.poll() {
+        // A world takes all that was sent until now, also from who is about to say so.
+        let woken = self.inbox.poll();
+        if !woken && self.known.is_none() {
             return false;
         }
         let commands = self.inbox.take();
         let came = !commands.is_empty();
+        if !woken && !came {
+            return false;
+        }
         for command in commands {
             match command {
                 Command::Open(shared) => self.queues.push(Queue::new(shared)),

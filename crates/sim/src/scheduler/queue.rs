@@ -180,9 +180,7 @@ impl Queue {
                     if !point.has_passed() && !self.stopped {
                         return false;
                     }
-                    if let Some(known) = &mut known {
-                        known.waited(id, point);
-                    }
+                    waited(known.as_deref_mut(), id, point);
                     self.current = None;
                     self.complete(known.as_deref_mut());
                 }
@@ -233,9 +231,7 @@ impl Queue {
                     self.current = Some(Current::Waiting(point));
                     return;
                 }
-                if let Some(known) = &mut known {
-                    known.waited(self.shared.id, &point);
-                }
+                waited(known.as_deref_mut(), self.shared.id, &point);
             }
         }
         self.complete(known);
@@ -247,6 +243,15 @@ impl Queue {
             known.completed(&self.shared, self.completed);
         }
         self.shared.complete();
+    }
+}
+
+/// A queue has waited for a point.
+fn waited(known: Option<&mut Knowledge>, queue: u64, point: &Point) {
+    match known {
+        Some(known) => known.waited(queue, point),
+        // Who waits for this queue has seen it, and a world may want to know.
+        None => _ = point.is_passed(),
     }
 }
 

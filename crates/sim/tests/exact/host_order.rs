@@ -1,11 +1,13 @@
 //! What orders launches of several queues: what the host has seen to be done, and not what has only ended.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
-use mscclrs_device::{Relaxed, Sys, WaitKind, poll};
-use mscclrs_sim::{Check, DeviceConfig, Finding, FindingKind, Mode, Point, Queue, TestMemory};
+use mscclrs_device::{Acquire, Gpu, Relaxed, Release, Sys, WaitKind, poll, poll_acquire};
+use mscclrs_sim::{
+    Check, DeviceConfig, Finding, FindingKind, Mode, Point, Queue, TestMemory, World,
+};
 
 use crate::common::{LIMIT, launch_kernel};
 use crate::parts::{Parts, parts};
@@ -20,7 +22,25 @@ parts! {
         args.host.store_atomic(Relaxed, Sys, 1);
     }
     Waits "_waits" = |args| {
+        poll_acquire(&args.guard, args.host.at(2), 1, WaitKind::Semaphore, 0, |word| word == 1)?;
+    }
+    WaitsRelaxed "_waits_relaxed" = |args| {
         poll(&args.guard, args.host.at(2), 1, WaitKind::Semaphore, 0, |word| word == 1)?;
+    }
+    WaitsAndReads "_waits_and_reads" = |args| {
+        poll_acquire(&args.guard, args.host.at(2), 1, WaitKind::Semaphore, 0, |word| word == 1)?;
+        args.memory.at(4).store(args.memory.at(2).load());
+    }
+    // A flag in half a word, for the same device only.
+    Half "_half" = |args| {
+        args.memory.at(2).store(7);
+        args.host.cast::<u32>().at(4).store_atomic(Release, Gpu, 1);
+        args.host.store_atomic(Relaxed, Sys, 1);
+    }
+    HalfReads "_half_reads" = |args| {
+        if args.host.cast::<u32>().at(4).load_atomic(Acquire, Gpu) == 1 {
+            args.memory.at(4).store(args.memory.at(2).load());
+        }
     }
     Reads "_reads" = |args| {
         args.memory.at(4).store(args.memory.at(2).load());
@@ -176,7 +196,7 @@ fn what_was_submitted_before_the_host_saw_it_does_not_know_it() {
 fn what_comes_later_tells_nothing_to_what_waits_in_the_queue() {
     let written = Written::new(1);
     let second = &written.parts.ranks.queues[1];
-    for kernel in ["_waits", "_reads"] {
+    for kernel in ["_waits_relaxed", "_reads"] {
         written.parts.launch(part.instance(kernel), 1, (1, 1, 0));
     }
     assert_eq!(written.first().synchronize(LIMIT), Ok(true));
@@ -235,4 +255,82 @@ fn a_host_thread_that_gets_no_processor_is_waited_for() {
     let finding = parts.ranks.finish().expect("a race");
     assert_eq!(finding.kind, FindingKind::Race, "{finding}");
     assert!(finding.missing.as_ref().unwrap().starts_with("a release"), "{finding}");
+}
+
+/// Writes on a queue of its own that is dropped at once; read after all of the device was waited for.
+fn of_a_dropped_queue(has_ended: bool) -> Option<Finding> {
+    let parts = two(1);
+    parts.ranks.begin();
+    assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
+    let device = parts.ranks.queues[0].device().clone();
+    let queue = device.create_queue();
+    for kernel in ["_writes", "_marks"] {
+        launch_kernel(&queue, part.instance(kernel).unwrap(), (1, 1, 0), &parts.args(0));
+    }
+    drop(queue);
+    if has_ended {
+        parts.wait_for_host_word();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(device.synchronize(), Ok(()));
+    parts.launch(part.instance("_reads"), 1, (1, 1, 0));
+    parts.ranks.finish()
+}
+
+#[test]
+fn a_device_is_waited_for_with_its_dropped_queues() {
+    for has_ended in [false, true].repeat(20) {
+        let finding = of_a_dropped_queue(has_ended).map(|finding| finding.to_string());
+        assert_eq!(finding, None, "ended: {has_ended}");
+    }
+}
+
+#[test]
+fn a_queue_elsewhere_that_has_waited_tells_the_host() {
+    let elsewhere = World::start(Mode::new(Check::Checked, 1), false).unwrap();
+    let devices = [crate::common::device(1, 32), elsewhere.device(DeviceConfig::default())];
+    for device in devices {
+        let written = Written::begun(1);
+        let point = recorded(written.first());
+        let other = device.create_queue();
+        other.wait_for(point);
+        assert_eq!(other.synchronize(LIMIT), Ok(true));
+        assert_eq!(written.read().map(|finding| finding.to_string()), None);
+    }
+}
+
+#[test]
+fn a_flag_that_the_host_writes_again_brings_what_it_has_seen_since() {
+    let parts = two(1);
+    parts.ranks.begin();
+    parts.host.set(2, 1);
+    parts.launch(part.instance("_waits"), 1, (1, 1, 0));
+    assert_eq!(parts.ranks.queues[1].synchronize(LIMIT), Ok(true));
+    parts.host.set(2, 0);
+    parts.launch(part.instance("_writes"), 0, (1, 1, 0));
+    let hold = parts.ranks.world.hold();
+    // Submitted before the write is seen, and told of it by the flag.
+    parts.launch(part.instance("_waits_and_reads"), 1, (1, 1, 0));
+    drop(hold);
+    assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
+    parts.host.set(2, 1);
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+}
+
+#[test]
+fn what_the_host_writes_beside_a_flag_leaves_the_flag_as_it_is() {
+    let parts = two(1);
+    parts.ranks.begin();
+    let first = &parts.ranks.queues[0];
+    parts.launch(part.instance("_half"), 0, (1, 1, 0));
+    parts.wait_for_host_word();
+    std::thread::sleep(Duration::from_millis(20));
+    // SAFETY: in the memory, which lives, and aligned.
+    let beside = unsafe { AtomicU32::from_ptr((parts.host.address() + 20) as *mut u32) };
+    beside.store(9, Ordering::Release);
+    let queue = first.device().create_queue();
+    launch_kernel(&queue, part.instance("_half_reads").unwrap(), (1, 1, 0), &parts.args(0));
+    assert_eq!(queue.synchronize(LIMIT), Ok(true));
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+    assert_eq!(parts.memory.get(4), 7);
 }

@@ -1,9 +1,11 @@
 //! Host threads that come at other times: the run of a seed stays what it is.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
 
 use mscclrs_device::{Relaxed, Release, Sys, WaitKind, block_idx, poll_acquire, thread_idx};
-use mscclrs_sim::{Check, DeviceConfig, Mode, Schedule, TestMemory};
+use mscclrs_sim::{Check, Departures, DeviceConfig, Mode, Point, Schedule, TestMemory, World};
 
 use crate::common::{LIMIT, launch_kernel};
 use crate::parts::{Parts, parts};
@@ -32,6 +34,15 @@ parts! {
         (0..(block_idx() + 1) * LONG).for_each(|_| {
             own.fetch_add(Relaxed, Sys, 1);
         });
+    }
+    // Words that others look at meanwhile.
+    Stores "_stores" = |args| {
+        let other = if args.rank == 0 { 5 } else { 6 };
+        (0..200).for_each(|_| args.memory.at(other).store_atomic(Relaxed, Sys, 1));
+        args.memory.at(2 + args.rank as u32).store_atomic(Relaxed, Sys, 5);
+    }
+    Looks "_looks" = |args| {
+        (0..20).for_each(|_| _ = args.memory.at(3).load_atomic(Relaxed, Sys));
     }
     Adds "_adds" = |args| {
         (0..LONG).for_each(|_| {
@@ -87,4 +98,111 @@ fn what_comes_while_lanes_run_begins_after_them() {
     let sums = late.map(|late| run(mode.clone(), ["_works", "_adds"], 8, late));
     assert_eq!(sums[0], sums[1]);
     assert_eq!(sums[0], sums[2]);
+}
+
+/// Two host threads that wait for their own work only, after which the first launches again.
+fn run_apart<T>(mode: Mode, ask: impl Fn(&World) -> T) -> T {
+    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
+    let ranks = Ranks::with(mode, 2, config);
+    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
+    ranks.upload(0, &memory, &[0; 192]);
+    let parts = Parts { ranks, memory, host };
+    parts.ranks.begin();
+    let hold = Mutex::new(Some(parts.ranks.world.hold()));
+    let (barrier, queues) = (Barrier::new(2), &parts.ranks.queues);
+    let [stores, looks] = ["_stores", "_looks"].map(|name| part.instance(name).unwrap());
+    let args = [parts.args(0), parts.args(1)];
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let (barrier, hold, args) = (&barrier, &hold, &args[rank]);
+            scope.spawn(move || {
+                launch_kernel(&queues[rank], stores, (1, 1, 0), args);
+                barrier.wait();
+                hold.lock().unwrap().take();
+                assert_eq!(queues[rank].synchronize(LIMIT), Ok(true));
+                if rank == 0 {
+                    launch_kernel(&queues[0], looks, (1, 1, 0), args);
+                    assert_eq!(queues[0].synchronize(LIMIT), Ok(true));
+                }
+            });
+        }
+    });
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+    ask(&parts.ranks.world)
+}
+
+#[test]
+fn when_host_threads_see_an_end_changes_no_run() {
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        for seed in 0..3 {
+            let mode = Mode::new(check, seed);
+            let sum = || run_apart(mode.clone(), |world| world.trace_sum().unwrap());
+            let first = sum();
+            (0..8).for_each(|_| assert_eq!(sum(), first, "{mode}"));
+        }
+    }
+    let schedule = Some(Schedule::Departures(Departures::default()));
+    let mode = Mode { schedule, ..Mode::new(Check::Weak, 0) };
+    let decisions = || run_apart(mode.clone(), |world| world.decisions().unwrap());
+    let first = decisions();
+    (0..10).for_each(|_| assert_eq!(decisions(), first));
+}
+
+#[test]
+fn a_host_that_submits_until_something_is_done_gets_there() {
+    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
+    let ranks = Ranks::with(Mode::new(Check::Checked, 1), 2, config);
+    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
+    ranks.upload(0, &memory, &[0; 192]);
+    let parts = Parts { ranks, memory, host };
+    parts.ranks.begin();
+    let point = Point::new();
+    parts.ranks.queues[0].record(point.clone());
+    let begin = Instant::now();
+    while !point.is_passed() {
+        parts.launch(part.instance("_looks"), 1, (1, 1, 0));
+        let next = Instant::now() + Duration::from_micros(50);
+        while Instant::now() < next {}
+        assert!(begin.elapsed() < Duration::from_secs(20), "it did not begin");
+    }
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+}
+
+/// The child of a thread that waits for it in the system.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+#[test]
+fn a_thread_that_the_system_holds_up_holds_up_no_launch_for_long() {
+    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
+    let ranks = Ranks::with(Mode::new(Check::Checked, 1), 1, config);
+    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
+    ranks.upload(0, &memory, &[0; 192]);
+    let parts = Parts { ranks, memory, host };
+    parts.ranks.begin();
+    assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
+    let waits = std::thread::spawn(|| {
+        // SAFETY: the child tells its number, sleeps and ends: it leaves the memory, which both have, as it is.
+        #[allow(deprecated)]
+        unsafe {
+            if libc::vfork() == 0 {
+                CHILD.store(libc::getpid(), Ordering::Release);
+                libc::sleep(25);
+                libc::_exit(0);
+            }
+        }
+    });
+    while CHILD.load(Ordering::Acquire) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begin = Instant::now();
+    parts.launch(part.instance("_looks"), 0, (1, 1, 0));
+    assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
+    let took = begin.elapsed();
+    // SAFETY: the child lives, or its number is not given away before it is waited for.
+    unsafe {
+        libc::kill(CHILD.load(Ordering::Acquire), libc::SIGKILL);
+        libc::waitpid(CHILD.load(Ordering::Acquire), std::ptr::null_mut(), 0);
+    }
+    waits.join().unwrap();
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }
