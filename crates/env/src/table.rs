@@ -28,7 +28,7 @@ table! {
         Kind::Seconds { zero: "" }, "30",
         "How long ranks wait for each other during set-up.";
     CPU_DEADLOCK_MS = "MSCCLRS_CPU_DEADLOCK_MS", None,
-        Kind::Number { from: 0, to: 86_400_000, step: 1 }, "0",
+        Kind::Number { from: 0, to: 86_400_000, step: 1 }, "0; 2000 in a simulation",
         "Milliseconds after which kernels of the CPU device are stopped if all their lanes wait and \
          nothing changes; 0 is never.";
     CPU_MULTIPROCESSORS = "MSCCLRS_CPU_MULTIPROCESSORS", None,

@@ -34,6 +34,12 @@ kernels! {
         Ok(())
     }
 
+    /// One lane adds, and not atomically.
+    pub fn counts<>(args: Adds) threads 32 for { "" = <> } {
+        args.at.store(args.at.load() + 1);
+        Ok(())
+    }
+
     /// Touches neither memory nor the clock.
     pub fn stays<>(_args: Adds) threads 32 for { "" = <> } {
         while !END.load(Ordering::Relaxed) {
@@ -79,6 +85,38 @@ fn a_run_that_does_not_come_to_rest_is_no_run_without_a_finding() {
     assert!(once.to_string().contains("kernel stays on device 0 (1 of 1 blocks)"), "{once}");
     let is_busy = matches!(explored, ExploreError::Run(Error::Unanswered(_)));
     assert!(is_busy, "{explored}");
+}
+
+/// Replays a graph on two streams that nothing else orders, by one executable graph or by two.
+fn replays(simulation: &Simulation, executables: usize) -> Result<(), Error> {
+    let device = simulation.device(0)?;
+    let streams = [device.create_stream()?, device.create_stream()?];
+    let word = device.alloc(8, MemoryKind::Plain)?;
+    word.write(&streams[0], 0, &[0; 8])?;
+    streams[0].synchronize()?;
+    let function = device.function(all().find(|kernel| kernel.name == "counts").unwrap())?;
+    let args = Adds { at: Global::from_address(word.address()) };
+    // SAFETY: the word lives until the streams have passed.
+    let graph = streams[0].capture(|s| unsafe { s.launch(&function, Grid::new(1, 1), &args) })?;
+    let executables: Vec<_> =
+        (0..executables).map(|_| graph.instantiate()).collect::<Result<_, _>>()?;
+    for replay in 0..6 {
+        executables[replay % executables.len()].launch(&streams[replay % 2])?;
+    }
+    streams.iter().try_for_each(|stream| stream.synchronize())
+}
+
+#[test]
+fn an_executable_graph_runs_once_at_a_time_on_whatever_streams() {
+    for seed in 0..10 {
+        let run = |executables| {
+            let mode: Mode = format!("checked,seed={seed}").parse().unwrap();
+            let program = |simulation: &Simulation| replays(simulation, executables);
+            run_once(&mode, &CpuConfig::default(), program).unwrap().finding
+        };
+        assert_eq!(run(1), None);
+        assert!(run(2).is_some(), "two of one graph may run at the same time");
+    }
 }
 
 #[test]

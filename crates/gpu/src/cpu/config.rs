@@ -20,8 +20,8 @@ pub struct CpuConfig {
     /// to 1024 (`MSCCLRS_CPU_THREADS`).
     pub threads: u32,
     /// Kernels are stopped when all lanes of the process waited for so long and nothing changed
-    /// (`MSCCLRS_CPU_DEADLOCK_MS`; 0 is never, since what they wait for may come from another
-    /// process).
+    /// (`MSCCLRS_CPU_DEADLOCK_MS`, where 0 is never: [`Duration::MAX`]). `None` is never too, since what
+    /// they wait for may come from another process, but two seconds in a simulation, which has one.
     pub deadlock: Option<Duration>,
     /// Kernels of all CPU devices of the process run in an order that follows from a seed, and are
     /// looked at for faults (`MSCCLRS_SIM`).
@@ -60,7 +60,10 @@ impl CpuConfig {
             config.threads = threads;
         }
         let deadlock = env::CPU_DEADLOCK_MS.number_in(source)?;
-        config.deadlock = deadlock.filter(|&ms| ms > 0).map(Duration::from_millis);
+        config.deadlock = deadlock.map(|ms| match ms {
+            0 => Duration::MAX,
+            ms => Duration::from_millis(ms),
+        });
         config.simulation = env::SIM.parse_in(source, |text| text.parse().ok())?;
         config.trace = env::SIM_TRACE.parse_in(source, |text| file_to_write(text.into()))?;
         config.report = env::SIM_REPORT
@@ -123,7 +126,8 @@ mod tests {
         assert_eq!(trace("run.json"), Some(PathBuf::from("run.json")));
         assert_eq!(trace("/tmp/run.json"), Some(PathBuf::from("/tmp/run.json")));
         let limit = |text| with("MSCCLRS_CPU_DEADLOCK_MS", text).unwrap().deadlock;
-        assert_eq!(limit("0"), None);
+        assert_eq!(limit("0"), Some(Duration::MAX));
+        assert_eq!(limit(""), None);
         assert_eq!(limit("250"), Some(Duration::from_millis(250)));
     }
 
@@ -132,7 +136,7 @@ mod tests {
         let CpuConfig { multiprocessors, threads, deadlock, .. } = CpuConfig::default();
         assert_eq!(env::CPU_MULTIPROCESSORS.default, multiprocessors.to_string());
         assert_eq!(env::CPU_THREADS.default, threads.to_string());
-        assert_eq!((env::CPU_DEADLOCK_MS.default, deadlock), ("0", None));
+        assert_eq!((env::CPU_DEADLOCK_MS.default, deadlock), ("0; 2000 in a simulation", None));
     }
 
     #[test]

@@ -22,12 +22,14 @@ pub(super) struct Quiet {
     pause: Duration,
     /// How often lanes have looked in vain.
     fruitless: u32,
+    /// How often they had when nobody was about to do anything.
+    when_done: Option<u32>,
 }
 
 impl Quiet {
     pub(super) fn begin() -> Quiet {
         let now = Instant::now();
-        Quiet { since: now, passed: now, pause: PAUSE, fruitless: 0 }
+        Quiet { since: now, passed: now, pause: PAUSE, fruitless: 0, when_done: None }
     }
 
     /// Lets `look` have lanes look after so much time, if it is time for that; true if any did more.
@@ -48,11 +50,37 @@ impl Quiet {
     pub(super) fn is_longer(&self, limit: Duration) -> bool {
         self.passed.duration_since(self.since) > limit && self.fruitless >= FRUITLESS
     }
+
+    /// Whether lanes have looked since nobody was about to do anything: what hosts did last was seen then.
+    pub(super) fn looked_since(&mut self, are_done: impl FnOnce() -> bool) -> bool {
+        if self.when_done.is_none() && are_done() {
+            self.when_done = Some(self.fruitless);
+        }
+        self.when_done.is_some_and(|looks| self.fruitless > looks)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_hosts_did_last_is_looked_for_once_more() {
+        let mut quiet = Quiet::begin();
+        let look = |quiet: &mut Quiet| {
+            let looks = quiet.fruitless;
+            while quiet.fruitless == looks {
+                quiet.pass(|_| false);
+                std::thread::sleep(PAUSE);
+            }
+        };
+        look(&mut quiet);
+        assert!(!quiet.looked_since(|| false));
+        look(&mut quiet);
+        assert!(!quiet.looked_since(|| true) && !quiet.looked_since(|| false));
+        look(&mut quiet);
+        assert!(quiet.looked_since(|| false));
+    }
 
     #[test]
     fn a_deadlock_is_told_after_few_looks_however_long_they_take() {

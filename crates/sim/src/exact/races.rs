@@ -355,7 +355,7 @@ impl State {
         let at = (self.cells.number(place), offset);
         finding.steps = self.interleaving(&[self.who(who), stamp.who()], Some(at));
         let slot = stamp.slot(&self.blocks);
-        let LaneState { misses, clock, .. } = &self.lanes[who as usize];
+        let LaneState { misses, clock, who: own, .. } = &self.lanes[who as usize];
         let two_launches = match (&finding.here, &finding.other) {
             (Some(here), Some(other)) => self.are_ordered_by_queues(other, here),
             _ => false,
@@ -375,9 +375,9 @@ impl State {
             ),
             None if two_launches => {
                 "an event that the queue of the first launch records and that of the second waits for, \
-                 one queue for both, or a wait of the host between the two (or, where both are to run at \
-                 the same time, a release by the first lane after its access, and an acquire that sees it \
-                 by the second before its own)"
+                 one queue for both, in a graph an edge, or a wait of the host between the two (or, where \
+                 both are to run at the same time, a release by the first lane after its access, and an \
+                 acquire that sees it by the second before its own)"
                     .into()
             }
             None => {
@@ -386,14 +386,26 @@ impl State {
                 let earlier = last(&|miss| miss.is_by(slot, blocks)).map_or(String::new(), |miss| {
                     format!("; what it saw, {}, came before that access", miss.seen(kinds))
                 });
-                let over_others = last(&|miss| miss.is_open(slot, clock, blocks));
+                // One lane of a block mostly waits for all.
+                let of_block = self.lanes.iter().filter(|lane| lane.who.block == own.block);
+                let of_others = of_block.flat_map(|lane| lane.misses.iter().rev());
+                let mut all = misses.iter().rev().chain(of_others);
+                let over_others = all.find(|miss| miss.is_open(slot, clock, blocks));
                 let over_others = over_others.map_or(String::new(), |miss| {
                     format!("; or, where it is to come by way of other lanes, {}", miss.words(kinds))
                 });
+                // Work of devices mostly runs at the same time, and yet not all of it is to.
+                let launches = match (&finding.here, &finding.other) {
+                    (Some(here), Some(other)) if here.launch != other.launch => {
+                        "; or, where one launch is to come after the other, an event that its queue waits \
+                         for, or a wait of the host before it is enqueued"
+                    }
+                    _ => "",
+                };
                 format!(
                     "a release by the first lane after its access, and an acquire that sees it by the \
                      second before its own{earlier}{over_others}; or the same the other way round, where \
-                     the second is to come first (or a barrier that both come to)"
+                     the second is to come first (or a barrier that both come to){launches}"
                 )
             }
         });

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
@@ -159,6 +160,10 @@ pub(crate) struct Watch {
     clock_ns: Cell<u64>,
     /// Loads since something was stored: of what the lane had just read, and of anything.
     since_store: Cell<(u64, u64)>,
+    /// When those who only poll had done so in vain for a while.
+    in_vain_since: Cell<Option<Instant>>,
+    /// For so long the host may yet end a poll.
+    patience: Cell<Duration>,
 }
 
 impl Watch {
@@ -198,6 +203,8 @@ impl Watch {
             failed: Cell::new(false),
             clock_ns: Cell::new(1),
             since_store: Cell::default(),
+            in_vain_since: Cell::default(),
+            patience: Cell::default(),
         }
     }
 
@@ -216,7 +223,7 @@ impl Watch {
         self.pass(CLOCK_NS);
         let (polls, loads) = self.since_store.get();
         self.since_store.set((polls + 1, loads));
-        if polls > ENDLESS && !self.failed.get() {
+        if self.is_endless(polls + 1) && !self.failed.get() {
             let what = "nothing has been stored for a long time, and this lane goes on looking at the \
                         clock; a wait needs a guard, which ends it on an abort or at its time limit";
             self.report_failure(FindingKind::EndlessPoll, what.into(), who);
@@ -237,6 +244,20 @@ impl Watch {
     /// Whether all who ran lately only polled.
     pub(super) fn polls_in_vain(&self) -> bool {
         self.since_store.get().0 > PATIENCE
+    }
+
+    /// For how long, by the host's clock, nothing may come that ends a wait.
+    pub(super) fn set_patience(&self, patience: Duration) {
+        self.patience.set(patience);
+    }
+
+    /// Whether so many polls in a row are without end: they are many, and the host has had time to end them.
+    fn is_endless(&self, polls: u64) -> bool {
+        if polls == PATIENCE {
+            self.in_vain_since.set(Some(Instant::now()));
+        }
+        let since = self.in_vain_since.get().filter(|_| polls > ENDLESS);
+        since.is_some_and(|since| since.elapsed() >= self.patience.get())
     }
 
     pub(super) fn stored(&self) {
@@ -434,7 +455,7 @@ impl Watch {
         }
         let (polls, loads) = (if again { polls + 1 } else { 0 }, loads + 1);
         self.since_store.set((polls, loads));
-        if (polls > ENDLESS || loads > ENDLESS_ANY) && !self.failed.get() {
+        if (self.is_endless(polls) || loads > ENDLESS_ANY) && !self.failed.get() {
             let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
                         needs a guard, which ends it on an abort or at its time limit";
             let finding = state.about(FindingKind::EndlessPoll, what.into(), who, access, None);

@@ -1,6 +1,6 @@
 //! The thread of a world: it runs lanes, takes what hosts send, lets time go on, and tells deadlocks.
 //!
-//! Invariant: what hosts send is taken only while no lane can go on, and then only once nothing more
+//! Invariant: what hosts send is taken only while no lane can go on, or all that can only poll, and then only once nothing more
 //! comes, device by device; so the order in which host threads happen to run changes no run, as long as
 //! they send all that they are going to before they wait. Nothing more comes when all threads of the
 //! process sleep, or have had time on a processor and sent nothing. What checked mode says of a run may
@@ -35,6 +35,8 @@ const LOOK_LATER: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_micros(200);
 /// How long everything may wait where the host may still do something, if the device does not say.
 const DEADLOCK: Duration = Duration::from_secs(2);
+/// How many times as long it may wait while a host thread is awake.
+const AWAKE: u32 = 10;
 /// Commands after which no more are waited for: a host may send some until one is done.
 const MOST_SENT: usize = 4096;
 /// Switches between two looks at all watched words.
@@ -140,9 +142,14 @@ impl Worker {
                 quiet = None;
                 continue;
             }
-            let limits = self.devices.values().filter_map(|device| device.config().deadlock);
-            let limit = limits.min().unwrap_or(DEADLOCK);
-            if waiting.is_longer(limit) {
+            let limit = self.limit();
+            // Who is awake may be about to do what is waited for, and who sleeps may just have done it.
+            let is_over = waiting.is_longer(limit.saturating_mul(AWAKE));
+            let are_done = || is_over || self.hosts.are_done(&mut Since::now());
+            if waiting.is_longer(limit)
+                && waiting.looked_since(are_done)
+                && self.came() == Came::Nothing
+            {
                 self.deadlock();
                 continue;
             }
@@ -176,7 +183,16 @@ impl Worker {
             self.devices.insert(key, Scheduler::watched(config, inbox, self.watch.clone()));
             took = true;
         }
+        if took {
+            self.watch.set_patience(self.limit());
+        }
         took
+    }
+
+    /// How long everything may wait.
+    fn limit(&self) -> Duration {
+        let limits = self.devices.values().filter_map(|device| device.config().deadlock);
+        limits.min().unwrap_or(DEADLOCK)
     }
 
     /// Takes what came and begins what can begin, device by device; true if there was anything. Takes
@@ -325,6 +341,13 @@ impl Worker {
                 }
             }
             if self.watch.has_failed() || self.refuse_impossible() {
+                return true;
+            }
+            // Lanes that only poll may wait for what has come.
+            if self.watch.polls_in_vain()
+                && self.switches.is_multiple_of(LOOK_EVERY)
+                && self.came() == Came::Work
+            {
                 return true;
             }
         }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use mscclrs_device::{Relaxed, Release, Sys, WaitKind, block_idx, poll_acquire, thread_idx};
+use mscclrs_device::{
+    Acquire, Relaxed, Release, Sys, WaitKind, block_idx, poll_acquire, thread_idx,
+};
 use mscclrs_sim::{Check, Departures, DeviceConfig, Mode, Point, Schedule, TestMemory, World};
 
 use crate::common::{LIMIT, launch_kernel};
@@ -44,6 +46,11 @@ parts! {
     Looks "_looks" = |args| {
         (0..20).for_each(|_| _ = args.memory.at(3).load_atomic(Relaxed, Sys));
     }
+    // Without a guard: as long as the host takes.
+    Polls "_polls" = |args| {
+        args.host.store_atomic(Relaxed, Sys, 1);
+        while args.host.at(1).load_atomic(Acquire, Sys) == 0 {}
+    }
     Adds "_adds" = |args| {
         (0..LONG).for_each(|_| {
             args.memory.at(128).fetch_add(Relaxed, Sys, 1);
@@ -51,13 +58,18 @@ parts! {
     }
 }
 
-/// One of each rank, the second rank's so much after the first has begun.
-fn run(mode: Mode, names: [&str; 2], blocks: u32, late: Duration) -> (u64, u64) {
-    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
-    let ranks = Ranks::with(mode, 2, config);
+/// Ranks with memory, of which everything may wait for so long.
+fn patient(mode: Mode, devices: u32, limit: Duration) -> Parts {
+    let config = DeviceConfig { deadlock: Some(limit), ..Default::default() };
+    let ranks = Ranks::with(mode, devices, config);
     let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
     ranks.upload(0, &memory, &[0; 192]);
-    let parts = Parts { ranks, memory, host };
+    Parts { ranks, memory, host }
+}
+
+/// One of each rank, the second rank's so much after the first has begun.
+fn run(mode: Mode, names: [&str; 2], blocks: u32, late: Duration) -> (u64, u64) {
+    let parts = patient(mode, 2, Duration::from_secs(20));
     let launch = |rank: u64, blocks| {
         let kernel = part.instance(names[rank as usize]).unwrap();
         launch_kernel(
@@ -102,11 +114,7 @@ fn what_comes_while_lanes_run_begins_after_them() {
 
 /// Two host threads that wait for their own work only, after which the first launches again.
 fn run_apart<T>(mode: Mode, ask: impl Fn(&World) -> T) -> T {
-    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
-    let ranks = Ranks::with(mode, 2, config);
-    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
-    ranks.upload(0, &memory, &[0; 192]);
-    let parts = Parts { ranks, memory, host };
+    let parts = patient(mode, 2, Duration::from_secs(20));
     parts.ranks.begin();
     let hold = Mutex::new(Some(parts.ranks.world.hold()));
     let (barrier, queues) = (Barrier::new(2), &parts.ranks.queues);
@@ -150,11 +158,7 @@ fn when_host_threads_see_an_end_changes_no_run() {
 
 #[test]
 fn a_host_that_submits_until_something_is_done_gets_there() {
-    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
-    let ranks = Ranks::with(Mode::new(Check::Checked, 1), 2, config);
-    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
-    ranks.upload(0, &memory, &[0; 192]);
-    let parts = Parts { ranks, memory, host };
+    let parts = patient(Mode::new(Check::Checked, 1), 2, Duration::from_secs(20));
     parts.ranks.begin();
     let point = Point::new();
     parts.ranks.queues[0].record(point.clone());
@@ -173,11 +177,7 @@ static CHILD: AtomicI32 = AtomicI32::new(0);
 
 #[test]
 fn a_thread_that_the_system_holds_up_holds_up_no_launch_for_long() {
-    let config = DeviceConfig { deadlock: Some(Duration::from_secs(20)), ..Default::default() };
-    let ranks = Ranks::with(Mode::new(Check::Checked, 1), 1, config);
-    let (memory, host) = (TestMemory::new(8 * 192), TestMemory::of_host(16));
-    ranks.upload(0, &memory, &[0; 192]);
-    let parts = Parts { ranks, memory, host };
+    let parts = patient(Mode::new(Check::Checked, 1), 1, Duration::from_secs(20));
     parts.ranks.begin();
     assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
     let waits = std::thread::spawn(|| {
@@ -205,4 +205,45 @@ fn a_thread_that_the_system_holds_up_holds_up_no_launch_for_long() {
     }
     waits.join().unwrap();
     assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn what_comes_while_a_lane_polls_begins() {
+    for check in [Check::Ordered, Check::Checked, Check::Weak] {
+        let parts = patient(Mode::new(check, 1), 2, Duration::from_secs(20));
+        parts.launch(part.instance("_polls"), 0, (1, 1, 0));
+        parts.ranks.begin();
+        parts.wait_for_host_word();
+        std::thread::sleep(Duration::from_millis(10));
+        let adds = parts.launch(part.instance("_adds"), 1, (1, 1, 0));
+        assert_eq!(parts.ranks.queues[1].wait(adds, LIMIT), Ok(true), "{check:?}");
+        parts.host.set(1, 1);
+        assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+    }
+}
+
+#[test]
+fn a_poll_that_the_host_ends_within_the_limit_is_not_endless() {
+    let parts = patient(Mode::new(Check::Checked, 1), 1, Duration::from_secs(20));
+    parts.launch(part.instance("_polls"), 0, (1, 1, 0));
+    parts.ranks.begin();
+    // Many more polls than it takes to be taken for endless otherwise.
+    std::thread::sleep(Duration::from_secs(2));
+    parts.host.set(1, 1);
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+}
+
+#[test]
+fn while_a_host_thread_is_awake_it_may_yet_do_what_is_waited_for() {
+    let limit = Duration::from_millis(50);
+    let parts = patient(Mode::new(Check::Checked, 1), 1, limit);
+    parts.ranks.begin();
+    assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
+    parts.launch(part.instance("_waits"), 0, (1, 1, 0));
+    parts.wait_for_host_word();
+    let end = Instant::now() + 4 * limit;
+    while Instant::now() < end {}
+    let second = parts.ranks.queues[0].device().create_queue();
+    launch_kernel(&second, part.instance("_tells").unwrap(), (1, 1, 0), &parts.args(0));
+    assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
 }
