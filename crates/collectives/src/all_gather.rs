@@ -39,8 +39,7 @@ pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<All
         shape: Shape { blocks: 16, threads: 256 },
     });
     let is_packet = matches!(rule.algorithm, AllGather::PacketLl8 | AllGather::PacketLl16);
-    // A packet carries half of its bytes.
-    if is_packet && 2 * call.bytes > inner.context.gather_packet.slot {
+    if is_packet && inner.context.gather_packet(call.bytes).is_none() {
         rule.algorithm = AllGather::Mesh;
     }
     let registered = inner.ranks as usize <= mscclrs_kernels::ranks::INLINE_RANKS
@@ -81,12 +80,15 @@ struct Prepared {
 
 fn packet(
     inner: &Inner,
-    Prepared { call, in_place, shape }: Prepared,
+    prepared: Prepared,
     words: u64,
     kernels: &Pair,
     stream: &Stream,
 ) -> Result<()> {
-    let scratch = &inner.context.gather_packet;
+    let Some(scratch) = inner.context.gather_packet(prepared.call.bytes) else {
+        return mesh(inner, prepared, stream);
+    };
+    let Prepared { call, in_place, shape } = prepared;
     let unit = 4 * words;
     let packets = call.bytes.div_ceil(unit);
     let slot = (scratch.slot / 8) as u32;

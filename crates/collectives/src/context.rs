@@ -23,9 +23,9 @@ const SMALL_ONE_SHOT_SCRATCH: u64 = MIB;
 pub(crate) const MOST_TWO_SHOT: u64 = MIB;
 /// Most bytes of a message that one-shot stores carry.
 pub(crate) const MOST_PUSH: u64 = 4 * MIB;
-/// Most bytes a rank that allgather packets carry between two ranks, and among more, whose scratch grows with
-/// them.
-pub(crate) const MOST_GATHER_PACKET: u64 = 512 * KIB;
+/// Most bytes a rank that allgather packets carry: as many as those of the one-shot allreduce, whose scratch they
+/// use; with more ranks than have that, so many, in scratch of their own.
+pub(crate) const MOST_GATHER_PACKET: u64 = MOST_ONE_SHOT;
 const MOST_GATHER_PACKET_MANY: u64 = 128 * KIB;
 /// Bytes of all slots of one part of a mesh region together.
 const MESH_PART: u64 = 8 * MIB;
@@ -68,7 +68,9 @@ pub(crate) struct OneShot {
 }
 
 impl OneShot {
-    /// The scratch for a message of `bytes` bytes: on every rank the same.
+    /// The scratch for a message of `bytes` bytes: on every rank the same. Allreduces and allgathers take turns at
+    /// it, since a communicator's calls run one after the other, and in each of either every rank hears from
+    /// every other: so what was sent two calls ago has been read.
     pub(crate) fn scratch(&self, bytes: u64) -> &Scratch {
         // A packet carries half of its bytes.
         if 2 * bytes <= self.small.slot { &self.small } else { &self.large }
@@ -82,7 +84,8 @@ pub(crate) struct Context {
     pub(crate) push: Option<Scratch>,
     pub(crate) mesh: Scratch,
     pub(crate) direct: Scratch,
-    pub(crate) gather_packet: Scratch,
+    /// Where there is none of one-shot packets.
+    gather_packet: Option<Scratch>,
     pub(crate) gather_mesh: Scratch,
     pub(crate) gather_direct: Scratch,
     pub(crate) kernels: Kernels,
@@ -97,10 +100,11 @@ impl Context {
         let peers = n.saturating_sub(1).max(1);
         let flags = n * MAX_BLOCKS as u64 * 8;
         // A packet carries half of its bytes.
-        let one_shot = if ranks <= MOST_ONE_SHOT_RANKS { MOST_ONE_SHOT } else { 0 };
-        let slot = if one_shot > 0 { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
+        let has_one_shot = ranks <= MOST_ONE_SHOT_RANKS;
+        let one_shot = if has_one_shot { MOST_ONE_SHOT } else { 0 };
+        let gather = if has_one_shot { 0 } else { MOST_GATHER_PACKET_MANY };
+        let slot = if has_one_shot { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
         let push = if ranks <= 2 { MOST_PUSH } else { 0 };
-        let gather = if ranks <= 2 { MOST_GATHER_PACKET } else { MOST_GATHER_PACKET_MANY };
         let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
         let mesh = MESH_PART / n / 256 * 256;
         let sizes = [
@@ -132,16 +136,16 @@ impl Context {
         };
         // In the order of their sizes.
         let mut small = scratch(slot, 0)?;
-        let gather_packet = scratch(2 * gather, 0)?;
+        let gather_packet = Some(scratch(2 * gather, 0)?).filter(|_| !has_one_shot);
         let direct = scratch(0, 0)?;
         let gather_direct = scratch(0, 0)?;
         let large = scratch(2 * one_shot, 0)?;
-        if one_shot > 0 {
+        if has_one_shot {
             let places = near::places(communicator, &small.region, slot)?;
             small.lie(&places, rank, ranks);
         }
         Ok(Context {
-            one_shot: (one_shot > 0).then_some(OneShot { small, large }),
+            one_shot: has_one_shot.then_some(OneShot { small, large }),
             two_shot: scratch(2 * two_shot, 0)?,
             push: Some(scratch(push, 2 * peers * push)?).filter(|_| push > 0),
             mesh: scratch(mesh, 2 * n * mesh)?,
@@ -155,18 +159,27 @@ impl Context {
 }
 
 impl Context {
+    /// The scratch for packets of an allgather of `bytes` bytes a rank, on every rank the same; none if they do
+    /// not fit.
+    pub(crate) fn gather_packet(&self, bytes: u64) -> Option<&Scratch> {
+        let scratch = match &self.one_shot {
+            Some(one_shot) => Some(one_shot.scratch(bytes)),
+            None => self.gather_packet.as_ref(),
+        };
+        // A packet carries half of its bytes.
+        scratch.filter(|scratch| 2 * bytes <= scratch.slot)
+    }
+
     /// The scratch of all algorithms.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
         let one_shot = self.one_shot.iter().flat_map(|one_shot| [&one_shot.small, &one_shot.large]);
-        let all = [
-            &self.two_shot,
-            &self.mesh,
-            &self.direct,
-            &self.gather_packet,
-            &self.gather_mesh,
-            &self.gather_direct,
-        ];
-        one_shot.chain(&self.push).chain(all).map(|scratch| &scratch.region)
+        let all =
+            [&self.two_shot, &self.mesh, &self.direct, &self.gather_mesh, &self.gather_direct];
+        one_shot
+            .chain(&self.push)
+            .chain(&self.gather_packet)
+            .chain(all)
+            .map(|scratch| &scratch.region)
     }
 }
 

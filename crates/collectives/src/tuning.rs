@@ -211,8 +211,11 @@ impl Tuning {
                 rule(u64::MAX, R::Direct, 128, 512),
             ],
             all_gather: vec![
-                rule(64 * KIB, G::PacketLl8, 32, 512),
-                rule(128 * KIB, G::PacketLl16, 32, 512),
+                rule(32 * KIB, G::PacketLl8, 32, 256),
+                rule(128 * KIB, G::PacketLl8, 64, 512),
+                rule(256 * KIB, G::PacketLl16, 64, 512),
+                rule(512 * KIB, G::PacketLl16, 128, 512),
+                rule(2 * MIB, G::Mesh, 64, 512),
                 rule(u64::MAX, G::Direct, 64, 512),
             ],
         }

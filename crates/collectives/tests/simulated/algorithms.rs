@@ -8,6 +8,8 @@ use mscclrs_gpu::{Buffer, GraphExec, Stream};
 
 use crate::{Rank, seeds, simulate};
 
+/// Calls of both collectives in turns.
+const TURNS: u32 = 12;
 /// Calls in a graph.
 const CALLS: u32 = 3;
 /// Seeds that are always the same, and new ones, of each algorithm and check.
@@ -101,4 +103,61 @@ fn no_algorithm_has_a_race_or_reads_what_nobody_wrote() {
 #[test]
 fn no_algorithm_leans_on_writes_that_are_seen_at_once() {
     check_all(Check::Weak);
+}
+
+/// Calls of both collectives in an order and with counts that follow from a seed, which all ranks have.
+fn take_turns(rank: &Rank, ranks: u32, seed: u64) -> Result<(), String> {
+    let told = |error: mscclrs_collectives::Error| error.to_string();
+    let (collectives, stream, number) =
+        (&rank.collectives, &rank.stream, rank.communicator().rank());
+    let most = 300;
+    let buffer = |elements: u64| collectives.alloc(4 * elements).unwrap();
+    let inputs: Vec<_> = (0..TURNS).map(|_| buffer(most)).collect();
+    let outputs: Vec<_> = (0..TURNS).map(|_| buffer(most * u64::from(ranks))).collect();
+    let turn = |nth: u32| {
+        let mixed = (seed ^ u64::from(nth)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (mixed & 1 == 0, [1, 31, 64, 150, most][(mixed / 2 % 5) as usize])
+    };
+    for (nth, input) in (0..).zip(&inputs) {
+        write(rank, input.buffer(), nth, most);
+    }
+    for ((nth, input), output) in (0..).zip(&inputs).zip(&outputs) {
+        let ((reduces, count), from, to) = (turn(nth), input.buffer(), output.buffer());
+        match reduces {
+            true => collectives.all_reduce(from, to, count, DataType::U32, ReduceOp::Sum, stream),
+            false => collectives.all_gather(from, to, count, DataType::U32, stream),
+        }
+        .map_err(told)?;
+    }
+    rank.finish()?;
+    for (nth, output) in (0..).zip(&outputs) {
+        let (reduces, count) = turn(nth);
+        let sum = |index| (0..ranks).fold(0, |sum: u32, r| sum.wrapping_add(given(nth, r, index)));
+        let expected = match reduces {
+            true => bytes((0..count).map(sum)),
+            false => bytes((0..ranks).flat_map(|r| (0..count).map(move |i| given(nth, r, i)))),
+        };
+        if rank.read(output.buffer())[..expected.len()] != expected {
+            return Err(format!("call {nth} of rank {number} is wrong"));
+        }
+    }
+    rank.finish()
+}
+
+#[test]
+fn allreduces_and_allgathers_take_turns_at_their_scratch() {
+    let reduces = [AllReduce::OneShotLl8, AllReduce::OneShotLl16];
+    let gathers = [AllGather::PacketLl8, AllGather::PacketLl16];
+    for seed in seeds(4, 1) {
+        for (at, check) in [Check::Checked, Check::Weak].into_iter().enumerate() {
+            let (reduce, gather) = (reduces[seed as usize % 2], gathers[seed as usize / 2 % 2]);
+            let shape = Shape { blocks: 1 + (seed % 2) as u32, threads: 32 };
+            let ranks = 2 + (seed as u32 + at as u32) % 2;
+            let tuning = Tuning::only(reduce, gather, shape);
+            let what = format!("{reduce:?} and {gather:?} in turns, {ranks} ranks");
+            simulate(Mode::new(check, seed), &what, ranks, &tuning, |rank| {
+                take_turns(rank, ranks, seed)
+            });
+        }
+    }
 }
