@@ -39,7 +39,7 @@ pub(crate) fn select(inner: &Inner, registry: &Registry, call: Call) -> Rule<All
         shape: Shape { blocks: 16, threads: 256 },
     });
     let is_packet = matches!(rule.algorithm, AllGather::PacketLl8 | AllGather::PacketLl16);
-    if is_packet && inner.context.gather_packet(call.bytes).is_none() {
+    if is_packet && inner.context.gather_packet.scratch(call.bytes).is_none() {
         rule.algorithm = AllGather::Mesh;
     }
     let registered = inner.ranks as usize <= mscclrs_kernels::ranks::INLINE_RANKS
@@ -85,7 +85,7 @@ fn packet(
     kernels: &Pair,
     stream: &Stream,
 ) -> Result<()> {
-    let Some(scratch) = inner.context.gather_packet(prepared.call.bytes) else {
+    let Some(scratch) = inner.context.gather_packet.scratch(prepared.call.bytes) else {
         return mesh(inner, prepared, stream);
     };
     let Prepared { call, in_place, shape } = prepared;

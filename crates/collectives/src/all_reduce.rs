@@ -77,12 +77,13 @@ fn launch_one(inner: &Inner, registry: &Registry, call: Call, stream: &Stream) -
     let shape = inner.agreed.fit(rule.shape);
     let context = &*inner.context;
     let kernels = &context.kernels;
-    match (rule.algorithm, &context.one_shot, &context.push) {
-        (AllReduce::OneShotLl8, Some(one), _) => {
-            one_shot(inner, call, 1, one.scratch(call.bytes), &kernels.one_shot_ll8, shape, stream)
+    let packets = context.one_shot.as_ref().and_then(|packets| packets.scratch(call.bytes));
+    match (rule.algorithm, packets, &context.push) {
+        (AllReduce::OneShotLl8, Some(scratch), _) => {
+            one_shot(inner, call, 1, scratch, &kernels.one_shot_ll8, shape, stream)
         }
-        (AllReduce::OneShotLl16, Some(one), _) => {
-            one_shot(inner, call, 2, one.scratch(call.bytes), &kernels.one_shot_ll16, shape, stream)
+        (AllReduce::OneShotLl16, Some(scratch), _) => {
+            one_shot(inner, call, 2, scratch, &kernels.one_shot_ll16, shape, stream)
         }
         (AllReduce::TwoShotLl8, ..) => {
             two_shot(inner, call, 1, &kernels.two_shot_ll8, shape, stream)

@@ -23,9 +23,8 @@ const SMALL_ONE_SHOT_SCRATCH: u64 = MIB;
 pub(crate) const MOST_TWO_SHOT: u64 = MIB;
 /// Most bytes of a message that one-shot stores carry.
 pub(crate) const MOST_PUSH: u64 = 4 * MIB;
-/// Most bytes a rank that allgather packets carry: as many as those of the one-shot allreduce, whose scratch they
-/// use; with more ranks than have that, so many, in scratch of their own.
-pub(crate) const MOST_GATHER_PACKET: u64 = MOST_ONE_SHOT;
+/// Most bytes a rank that allgather packets carry between two ranks, and among more, where scratch grows with them.
+pub(crate) const MOST_GATHER_PACKET: u64 = 512 * KIB;
 const MOST_GATHER_PACKET_MANY: u64 = 128 * KIB;
 /// Bytes of all slots of one part of a mesh region together.
 const MESH_PART: u64 = 8 * MIB;
@@ -61,31 +60,34 @@ pub(crate) struct Scratch {
     _table: Option<Table>,
 }
 
-/// The one-shot packets' scratch, by the size of the message.
-pub(crate) struct OneShot {
-    small: Scratch,
+/// The scratch of packets in one hop, by the size of the message. Each collective has its own: ranks that call
+/// different ones wait in vain, and are told so, instead of taking each other's packets.
+pub(crate) struct Packets {
+    /// Where it lies at places that were chosen.
+    small: Option<Scratch>,
     large: Scratch,
 }
 
-impl OneShot {
-    /// The scratch for a message of `bytes` bytes: on every rank the same. Allreduces and allgathers take turns at
-    /// it, since a communicator's calls run one after the other, and in each of either every rank hears from
-    /// every other: so what was sent two calls ago has been read.
-    pub(crate) fn scratch(&self, bytes: u64) -> &Scratch {
+impl Packets {
+    /// The scratch for a message of `bytes` bytes, on every rank the same; none if it does not fit.
+    pub(crate) fn scratch(&self, bytes: u64) -> Option<&Scratch> {
         // A packet carries half of its bytes.
-        if 2 * bytes <= self.small.slot { &self.small } else { &self.large }
+        self.all().find(|scratch| 2 * bytes <= scratch.slot)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Scratch> {
+        self.small.iter().chain([&self.large])
     }
 }
 
 /// Everything that launches use.
 pub(crate) struct Context {
-    pub(crate) one_shot: Option<OneShot>,
+    pub(crate) one_shot: Option<Packets>,
     pub(crate) two_shot: Scratch,
     pub(crate) push: Option<Scratch>,
     pub(crate) mesh: Scratch,
     pub(crate) direct: Scratch,
-    /// Where there is none of one-shot packets.
-    gather_packet: Option<Scratch>,
+    pub(crate) gather_packet: Packets,
     pub(crate) gather_mesh: Scratch,
     pub(crate) gather_direct: Scratch,
     pub(crate) kernels: Kernels,
@@ -102,13 +104,16 @@ impl Context {
         // A packet carries half of its bytes.
         let has_one_shot = ranks <= MOST_ONE_SHOT_RANKS;
         let one_shot = if has_one_shot { MOST_ONE_SHOT } else { 0 };
-        let gather = if has_one_shot { 0 } else { MOST_GATHER_PACKET_MANY };
+        let gather = if ranks <= 2 { MOST_GATHER_PACKET } else { MOST_GATHER_PACKET_MANY };
         let slot = if has_one_shot { near::slot_bytes(SMALL_ONE_SHOT_SCRATCH, ranks) } else { 0 };
+        // For more ranks no places are chosen.
+        let near_gather = if ranks == 2 { slot } else { 0 };
         let push = if ranks <= 2 { MOST_PUSH } else { 0 };
         let two_shot = (MOST_TWO_SHOT / n).next_multiple_of(16) + 16;
         let mesh = MESH_PART / n / 256 * 256;
         let sizes = [
             near::region_bytes(slot, ranks),
+            if near_gather > 0 { near::region_bytes(near_gather, ranks) } else { 0 },
             2 * peers * 2 * gather,
             flags,
             flags,
@@ -117,8 +122,8 @@ impl Context {
             2 * peers * push + flags,
             2 * n * mesh + flags,
             2 * n * mesh + flags,
-            // The pointer tables of the nine regions before.
-            9 * 8 * n,
+            // The pointer tables of the ten regions before.
+            10 * 8 * n,
         ]
         .map(|bytes| bytes.max(256));
         let regions = communicator.create_regions(&sizes)?;
@@ -136,22 +141,24 @@ impl Context {
         };
         // In the order of their sizes.
         let mut small = scratch(slot, 0)?;
-        let gather_packet = Some(scratch(2 * gather, 0)?).filter(|_| !has_one_shot);
+        let mut small_gather = scratch(near_gather, 0)?;
+        let large_gather = scratch(2 * gather, 0)?;
         let direct = scratch(0, 0)?;
         let gather_direct = scratch(0, 0)?;
         let large = scratch(2 * one_shot, 0)?;
-        if has_one_shot {
-            let places = near::places(communicator, &small.region, slot)?;
+        for small in [&mut small, &mut small_gather].into_iter().filter(|small| small.slot > 0) {
+            let places = near::places(communicator, &small.region, small.slot)?;
             small.lie(&places, rank, ranks);
         }
+        let small_gather = Some(small_gather).filter(|small| small.slot > 0);
         Ok(Context {
-            one_shot: has_one_shot.then_some(OneShot { small, large }),
+            one_shot: has_one_shot.then_some(Packets { small: Some(small), large }),
             two_shot: scratch(2 * two_shot, 0)?,
             push: Some(scratch(push, 2 * peers * push)?).filter(|_| push > 0),
             mesh: scratch(mesh, 2 * n * mesh)?,
             gather_mesh: scratch(mesh, 2 * n * mesh)?,
             direct,
-            gather_packet,
+            gather_packet: Packets { small: small_gather, large: large_gather },
             gather_direct,
             kernels,
         })
@@ -159,27 +166,12 @@ impl Context {
 }
 
 impl Context {
-    /// The scratch for packets of an allgather of `bytes` bytes a rank, on every rank the same; none if they do
-    /// not fit.
-    pub(crate) fn gather_packet(&self, bytes: u64) -> Option<&Scratch> {
-        let scratch = match &self.one_shot {
-            Some(one_shot) => Some(one_shot.scratch(bytes)),
-            None => self.gather_packet.as_ref(),
-        };
-        // A packet carries half of its bytes.
-        scratch.filter(|scratch| 2 * bytes <= scratch.slot)
-    }
-
     /// The scratch of all algorithms.
     pub(crate) fn regions(&self) -> impl Iterator<Item = &Region> {
-        let one_shot = self.one_shot.iter().flat_map(|one_shot| [&one_shot.small, &one_shot.large]);
+        let packets = self.one_shot.iter().chain([&self.gather_packet]).flat_map(Packets::all);
         let all =
             [&self.two_shot, &self.mesh, &self.direct, &self.gather_mesh, &self.gather_direct];
-        one_shot
-            .chain(&self.push)
-            .chain(&self.gather_packet)
-            .chain(all)
-            .map(|scratch| &scratch.region)
+        packets.chain(&self.push).chain(all).map(|scratch| &scratch.region)
     }
 }
 

@@ -145,7 +145,7 @@ fn take_turns(rank: &Rank, ranks: u32, seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn allreduces_and_allgathers_take_turns_at_their_scratch() {
+fn calls_of_both_collectives_are_right_in_any_order() {
     let reduces = [AllReduce::OneShotLl8, AllReduce::OneShotLl16];
     let gathers = [AllGather::PacketLl8, AllGather::PacketLl16];
     for seed in seeds(4, 1) {
