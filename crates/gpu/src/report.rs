@@ -147,7 +147,8 @@ impl Report {
             decisions: progress.decisions,
             decisions_file: decisions.filter(|_| progress.decisions > 0).map(str::to_owned),
             unreached: progress.unreached.map(|unreached| unreached.to_string()),
-            late_loads: (mode.check == Check::Weak).then(|| LateLoad::told(&progress.late)),
+            late_loads: (mode.check == Check::Weak)
+                .then(|| LateLoad::told(&progress.late, progress.running == 0)),
             finding: progress.finding.as_ref().map(ReportedFinding::from),
         }
     }

@@ -170,8 +170,12 @@ impl Engine for Lane {
 
     fn spin(&self, spin: Spin) -> bool {
         let block = self.block();
-        if self.fruitless.get() != (spin.at as usize, spin.seen) {
+        let again = self.fruitless.get() == (spin.at as usize, spin.seen);
+        if !again {
             block.progress.set(true);
+        }
+        if let Some((watch, who)) = self.watch() {
+            watch.waits(who, again);
         }
         block.watch_word(self.coords.thread, spin);
         self.suspend(Waiting::Word(spin));

@@ -377,7 +377,7 @@ impl Case<'_> {
         let Some(wrong) = wrong else { return outcome(None) };
         let mut text = format!("{WRONG_RESULT}: {}", wrong.what);
         if mode.check == Check::Weak {
-            text = format!("{text}\n{}", LateLoad::told(&simulation.late_loads()?));
+            text = format!("{text}\n{}", LateLoad::told(&simulation.late_loads()?, true));
         }
         let (kind, sites) = (WRONG_RESULT.to_owned(), Vec::new());
         outcome(Some(ReportedFinding { kind, text, sites }))

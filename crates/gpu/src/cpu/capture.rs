@@ -8,9 +8,9 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mscclrs_sim::{Graph, Node, Point, Work};
+use mscclrs_sim::{Graph, Node, Work};
 
-use super::stream::CpuStream;
+use super::stream::{CpuStream, Replay};
 use crate::backend::{BackendGraph, BackendGraphExec, BackendStream};
 use crate::{Error, Result};
 
@@ -145,8 +145,8 @@ impl BackendGraph for CpuGraph {
 /// One ready to run. Its replays run one after the other, on whatever streams, as CUDA has it.
 struct CpuGraphExec {
     graph: Arc<Graph>,
-    /// Behind the last replay.
-    last: Mutex<Option<Arc<Point>>>,
+    /// The last replay.
+    last: Mutex<Option<Replay>>,
 }
 
 impl BackendGraphExec for CpuGraphExec {
@@ -162,7 +162,7 @@ impl BackendGraphExec for CpuGraphExec {
         }
         // Held, so that two threads' replays are in one order.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some(stream.run_behind(last.clone(), self.graph.clone())?);
+        *last = Some(stream.replay(last.as_ref(), self.graph.clone())?);
         Ok(())
     }
 }

@@ -1,16 +1,23 @@
 //! Streams.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use mscclrs_sim::{Graph, Launch, Point, Queue, Work};
+use mscclrs_sim::{Device, Graph, Launch, Point, Queue, Work};
 
 use super::capture::Branch;
 use super::device::CpuFunction;
 use super::event::{CpuEvent, Recorded};
 use crate::backend::{BackendEvent, BackendFunction, BackendGraph, BackendStream};
 use crate::{Error, Grid, Result};
+
+/// Where a graph was replayed.
+pub(super) struct Replay {
+    /// The queue's device, and its number there.
+    queue: (Weak<Device>, u64),
+    end: Arc<Point>,
+}
 
 pub(super) struct CpuStream {
     queue: Queue,
@@ -38,20 +45,19 @@ impl CpuStream {
         Ok(self.queue.run(graph))
     }
 
-    /// Enqueues a graph that waits for a point as well; gives the point behind it.
-    pub(super) fn run_behind(
-        &self,
-        last: Option<Arc<Point>>,
-        graph: Arc<Graph>,
-    ) -> Result<Arc<Point>> {
+    /// Enqueues a graph behind its last replay.
+    pub(super) fn replay(&self, last: Option<&Replay>, graph: Arc<Graph>) -> Result<Replay> {
         self.check()?;
-        if let Some(last) = last {
-            self.queue.wait_for(last);
+        let queue = (Arc::downgrade(self.queue.device()), self.queue.id());
+        let is_other = |last: &&Replay| !last.queue.0.ptr_eq(&queue.0) || last.queue.1 != queue.1;
+        // Behind one on the same queue it is anyway.
+        if let Some(last) = last.filter(is_other) {
+            self.queue.wait_for(last.end.clone());
         }
         self.queue.run(graph);
-        let point = Point::new();
-        self.queue.record(point.clone());
-        Ok(point)
+        let end = Point::new();
+        self.queue.record(end.clone());
+        Ok(Replay { queue, end })
     }
 
     /// The error that stopped the stream stays.

@@ -87,7 +87,7 @@ impl fmt::Display for Found {
             (None, Some(wrong)) => {
                 write!(f, "wrong: {wrong}")?;
                 if self.mode.check == Check::Weak {
-                    write!(f, "\n{}", LateLoad::told(&self.late))?;
+                    write!(f, "\n{}", LateLoad::told(&self.late, true))?;
                 }
                 write!(f, "\n  to see it again: MSCCLRS_SIM={}", self.mode)
             }

@@ -7,8 +7,9 @@
 //! Invariant: a thread that is awake is given up on by the time that it has had on a processor, not by the
 //! clock: on a busy machine it may wait long for one.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::seen::Link;
@@ -27,29 +28,39 @@ const LOOKS: u32 = 500;
 /// holds up.
 const SLOWER: u32 = 10;
 
-/// Threads that run lanes: these are no hosts.
-static LANES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+/// Threads that run lanes, which are no hosts, each with its process: the child of a fork has the list of its
+/// parent. Without a lock, since a fork may come while anybody looks. Of more threads than have room, some are
+/// taken for hosts.
+static LANES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+
+fn with_process(thread: u32) -> u64 {
+    u64::from(std::process::id()) << 32 | u64::from(thread)
+}
+
+fn runs_lanes(thread: u32) -> bool {
+    let name = with_process(thread);
+    LANES.iter().any(|place| place.load(Ordering::Relaxed) == name)
+}
 
 /// While it lives, the thread that made it runs lanes.
-pub(super) struct OfLanes(u32);
+pub(super) struct OfLanes(Option<&'static AtomicU64>);
 
 impl OfLanes {
     pub(super) fn this_thread() -> OfLanes {
-        let own = own_id();
-        of_lanes().insert(own);
-        OfLanes(own)
+        let name = with_process(own_id());
+        let take = |place: &&AtomicU64| {
+            place.compare_exchange(0, name, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        OfLanes(LANES.iter().find(take))
     }
 }
 
 impl Drop for OfLanes {
     fn drop(&mut self) {
-        of_lanes().remove(&self.0);
+        if let Some(place) = self.0 {
+            place.store(0, Ordering::Relaxed);
+        }
     }
-}
-
-fn of_lanes() -> MutexGuard<'static, BTreeSet<u32>> {
-    // Whole between any two statements that change it.
-    LANES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn own_id() -> u32 {
@@ -143,6 +154,11 @@ impl Hosts {
         are_over(&others, true)
     }
 
+    /// Whether all sleep now, as far as can be seen.
+    pub(super) fn are_asleep(&self) -> bool {
+        threads().is_none() || self.are_done(&mut Since::now())
+    }
+
     fn limit(&self, thread: u32) -> Duration {
         match self.before.contains(&thread) && !self.link.has_sent(thread) {
             true => OTHER_LIMIT,
@@ -190,8 +206,7 @@ fn threads() -> Option<impl Iterator<Item = Thread>> {
         }
         Some(thread)
     };
-    let of_lanes = of_lanes().clone();
-    Some(ids()?.filter(move |id| !of_lanes.contains(id)).filter_map(status))
+    Some(ids()?.filter(|&id| !runs_lanes(id)).filter_map(status))
 }
 
 #[cfg(test)]

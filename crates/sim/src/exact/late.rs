@@ -25,9 +25,13 @@ pub struct LateLoad {
 }
 
 impl LateLoad {
-    /// What they have to do with a wrong result, for people.
-    pub fn told(all: &[LateLoad]) -> String {
+    /// What they have to do with a wrong result, for people; `ended` says whether all kernels had ended by then.
+    pub fn told(all: &[LateLoad], ended: bool) -> String {
         let Some(first) = all.first() else {
+            if !ended {
+                return "  no load is known to have seen an old value, but kernels still ran"
+                    .into();
+            }
             return "  no load saw an old value: it would be as wrong if every write were seen at once"
                 .into();
         };
@@ -65,6 +69,10 @@ pub(super) struct Late {
 }
 
 impl Late {
+    pub(super) fn len(&self) -> usize {
+        self.plain.len() + self.atomic.len()
+    }
+
     /// A load saw an older value than that of this write.
     pub(super) fn add(&mut self, load: (Who, KindId), is_atomic: bool, missed: Stamp) {
         let all = if is_atomic { &mut self.atomic } else { &mut self.plain };

@@ -41,6 +41,15 @@ impl Release {
         std::iter::successors(Some(self), |release| release.also.as_deref())
     }
 
+    /// Adds what a later one of the same lane and scope knew.
+    fn know(&mut self, later: &Release) {
+        // The host forgets nothing.
+        match self.who == Who::HOST {
+            true => self.known = later.known.clone(),
+            false => self.known.join(&later.known),
+        }
+    }
+
     /// Hands on another one, which hands on nothing.
     pub(super) fn add(&mut self, release: Box<Release>) {
         if self.scope == release.scope {
@@ -221,6 +230,9 @@ impl State {
     /// What an atomic load of the host's memory learns: the host may have written it at any moment until now,
     /// the same value again too, and may have done anything before.
     fn learn_from_host(&mut self, who: u32, access: &Access, place: (u64, u64, u8)) {
+        if self.in_vain {
+            self.lanes[who as usize].note();
+        }
         let (known, scope, of) = (Moment::of(self.host.now()), ScopeKind::Sys, Who::HOST);
         let release = Release { known, scope, who: of, also: None };
         self.learn_release(who, access, place, &release);
@@ -299,7 +311,7 @@ impl State {
             (before.who, before.scope, *scope) == (release.who, release.scope, load_scope)
         };
         match lane.pending.iter_mut().find(same) {
-            Some((before, _)) => before.known.join(&release.known),
+            Some((before, _)) => before.know(release),
             None => lane.pending.push((release.clone(), load_scope)),
         }
         remember(&mut lane.seen, OfWord { place, release: release.clone(), load_scope });
@@ -352,7 +364,7 @@ fn remember(words: &mut VecDeque<OfWord>, new: OfWord) {
             && (old.release.who, old.release.scope) == (new.release.who, new.release.scope)
     };
     match words.iter_mut().find(same) {
-        Some(old) => old.release.known.join(&new.release.known),
+        Some(old) => old.release.know(&new.release),
         None => {
             if words.len() == WORDS {
                 words.pop_front();

@@ -53,10 +53,14 @@ impl Quiet {
 
     /// Whether lanes have looked since nobody was about to do anything: what hosts did last was seen then.
     pub(super) fn looked_since(&mut self, are_done: impl FnOnce() -> bool) -> bool {
-        if self.when_done.is_none() && are_done() {
-            self.when_done = Some(self.fruitless);
+        let looked = self.when_done.is_some_and(|looks| self.fruitless > looks);
+        if self.when_done.is_some() && !looked {
+            return false;
         }
-        self.when_done.is_some_and(|looks| self.fruitless > looks)
+        // Again, since some may have woken meanwhile.
+        let done = are_done();
+        self.when_done = done.then_some(self.fruitless);
+        looked && done
     }
 }
 
@@ -77,9 +81,12 @@ mod tests {
         look(&mut quiet);
         assert!(!quiet.looked_since(|| false));
         look(&mut quiet);
-        assert!(!quiet.looked_since(|| true) && !quiet.looked_since(|| false));
+        assert!(!quiet.looked_since(|| true) && !quiet.looked_since(|| true));
         look(&mut quiet);
-        assert!(quiet.looked_since(|| false));
+        assert!(!quiet.looked_since(|| false), "one has woken");
+        assert!(!quiet.looked_since(|| true));
+        look(&mut quiet);
+        assert!(quiet.looked_since(|| true));
     }
 
     #[test]

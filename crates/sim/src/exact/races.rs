@@ -66,7 +66,7 @@ pub(super) fn parts(offset: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
 }
 
 /// Which bytes of the first of them.
-fn first_mask(offset: u64, size: u32) -> u8 {
+pub(super) fn first_mask(offset: u64, size: u32) -> u8 {
     ((0xff_u16 >> (8 - size.min(8))) << (offset % 8)) as u8
 }
 

@@ -15,7 +15,7 @@ use super::cells::Place;
 use super::memory::MemoryOwner;
 use super::mode::Check;
 use super::orders::Release;
-use super::races::At;
+use super::races::{At, first_mask};
 use super::stamps::Stamp;
 use super::watch::State;
 
@@ -229,27 +229,41 @@ impl State {
     /// A load in weak mode.
     pub(super) fn load_late(&mut self, who: u32, access: &Access, whole: At) -> Bits {
         let offset = whole.offset;
-        let mut bits = [0; 2];
+        let (mut bits, mut missed) = ([0; 2], None);
         for (at, mask) in super::races::parts(offset, access.size) {
-            let late = self.word_late(who, access, whole, (at, mask));
+            let (late, new) = self.word_late(who, access, whole, (at, mask));
+            missed = missed.or(new);
             let shift = 8 * (offset.saturating_sub(at)) as u32;
             let keep = if access.size >= 8 { u64::MAX } else { (1 << (8 * access.size)) - 1 };
             bits[(at > offset) as usize] = (late >> shift) & keep;
         }
+        // How often lanes look in vain depends on the host, and after a wait that ended early all may be late.
+        if let Some(missed) = missed.filter(|_| !self.in_vain && !self.spoilt) {
+            let kind = self.kinds.of(access, first_mask(offset, access.size));
+            let load = (self.who(who), kind);
+            self.late.add(load, access.op == Op::AtomicLoad, missed);
+        }
         bits
     }
 
-    fn word_late(&mut self, who: u32, access: &Access, whole: At, (at, mask): (u64, u8)) -> u64 {
+    /// What a load sees of a word, and the newest write that it does not see, if there is one.
+    fn word_late(
+        &mut self,
+        who: u32,
+        access: &Access,
+        whole: At,
+        (at, mask): (u64, u8),
+    ) -> (u64, Option<Stamp>) {
         let base = access.address as u64 - whole.offset;
         // SAFETY: it lies in the same aligned 8 bytes as the access.
         let newest = unsafe { word(base + at) };
         let (lane, blocks) = (&self.lanes[who as usize], &self.blocks);
         let mut cell = self.cells.cell(whole.place, at);
-        let Some(values) = cell.values(&self.kinds) else { return newest };
+        let Some(values) = cell.values(&self.kinds) else { return (newest, None) };
         if values.last().is_some_and(|value| value.bits != newest) {
             values.set(None);
         }
-        let Some(last) = values.len().checked_sub(1) else { return newest };
+        let Some(last) = values.len().checked_sub(1) else { return (newest, None) };
         let known = |value: &Value| {
             value.by.is_none_or(|(by, _)| lane.clock.knows(by.slot(blocks), by.time))
                 || value.seen.iter().any(|&(slot, time)| lane.clock.knows(slot, time))
@@ -266,7 +280,7 @@ impl State {
             }
         }
         let (slot, time) = (lane.clock.slot, lane.clock.time);
-        let Some(value) = values.get_mut(chosen) else { return newest };
+        let Some(value) = values.get_mut(chosen) else { return (newest, None) };
         match value.seen.iter_mut().find(|seen| seen.0 == slot) {
             Some(seen) => seen.1 = seen.1.min(time),
             None => value.seen.push((slot, time)),
@@ -274,19 +288,20 @@ impl State {
         let bits = value.bits;
         let write = value.write(mask).map(|(by, release)| (by, release.clone()));
         // Other bytes of the word may be all that is newer.
-        let missed = (bits ^ newest) & bits_of(mask) != 0;
-        let missed = missed.then(|| values.newest_write(mask)).flatten();
+        let other = mask & bytes_of(bits ^ newest);
+        let missed = (other != 0).then(|| values.newest_write(other)).flatten();
         let lane = &mut self.lanes[who as usize];
         lane.late = if chosen < last { lane.late + 1 } else { 0 };
-        if let Some(missed) = missed {
-            let load = (lane.who, self.kinds.of(access, mask));
-            self.late.add(load, access.op == Op::AtomicLoad, missed);
-        }
         if access.op == Op::AtomicLoad {
             self.learn(who, access, (whole.object, at, mask), write);
         }
-        bits
+        (bits, missed)
     }
+}
+
+/// In which of its bytes a word has any bits.
+fn bytes_of(bits: u64) -> u8 {
+    bits.to_le_bytes().iter().rev().fold(0, |mask, &byte| mask << 1 | u8::from(byte != 0))
 }
 
 /// The bits of these bytes of a word.

@@ -106,6 +106,19 @@ pub(super) struct LaneState {
     pub(super) next_read: u8,
     /// Late values seen one after the other.
     pub(super) late: u8,
+    /// `pending` and `seen` as they were before it looked at what it waits for.
+    pub(super) before_look: Option<Box<BeforeLook>>,
+}
+
+pub(super) type BeforeLook = (Vec<(super::orders::Release, ScopeKind)>, VecDeque<OfWord>);
+
+impl LaneState {
+    /// It looks in vain, perhaps: what it learns so depends on how often that is done.
+    pub(super) fn note(&mut self) {
+        if self.before_look.is_none() {
+            self.before_look = Some(Box::new((self.pending.clone(), self.seen.clone())));
+        }
+    }
 }
 
 pub(super) struct State {
@@ -244,6 +257,11 @@ impl Watch {
     /// Whether all who ran lately only polled.
     pub(super) fn polls_in_vain(&self) -> bool {
         self.since_store.get().0 > PATIENCE
+    }
+
+    /// Whether they did so for so long that everybody had a turn who can go on.
+    pub(super) fn only_polls(&self) -> bool {
+        self.since_store.get().0 > ENDLESS / 16
     }
 
     /// For how long, by the host's clock, nothing may come that ends a wait.
@@ -429,6 +447,14 @@ impl Watch {
         }
         meet(clocks.into_iter());
         self.stored();
+    }
+
+    /// A lane waits; `again`: it has looked in vain, and learns nothing of it.
+    pub(crate) fn waits(&self, who: u32, again: bool) {
+        let lane = &mut self.state.borrow_mut().lanes[who as usize];
+        if let (Some(before), true) = (lane.before_look.take(), again) {
+            (lane.pending, lane.seen) = *before;
+        }
     }
 
     /// `in_vain`: only a timer woke the lane.

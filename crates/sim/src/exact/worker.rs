@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::decisions::Decisions;
 use super::finding::FindingKind;
@@ -37,8 +37,9 @@ const NAP: Duration = Duration::from_micros(200);
 const DEADLOCK: Duration = Duration::from_secs(2);
 /// How many times as long it may wait while a host thread is awake.
 const AWAKE: u32 = 10;
-/// Commands after which no more are waited for: a host may send some until one is done.
+/// Commands, and time, after which no more are waited for: a host may send some until one is done.
 const MOST_SENT: usize = 4096;
+const LONGEST: Duration = Duration::from_secs(10);
 /// Switches between two looks at all watched words.
 const LOOK_EVERY: u32 = 16;
 /// What the thread has.
@@ -65,6 +66,8 @@ pub(super) struct Worker {
     /// The lane that looked last, while no other could go on.
     pub(super) looked: Option<Turn>,
     switches: u32,
+    /// Lanes do not rest, but all that could go on only polls, and more work has come.
+    polls: bool,
 }
 
 impl Worker {
@@ -92,6 +95,7 @@ impl Worker {
             current: None,
             looked: None,
             switches: 0,
+            polls: false,
         }
     }
 
@@ -137,6 +141,10 @@ impl Worker {
             }
             // Everything waits.
             self.tell();
+            // The host may act upon what kernels wrote, and end.
+            if self.watch.state.borrow().late.len() != self.progress.late.len() {
+                self.hand_on_progress();
+            }
             let waiting = quiet.get_or_insert_with(Quiet::begin);
             if waiting.pass(|passed| self.pass_time(passed)) {
                 quiet = None;
@@ -145,7 +153,7 @@ impl Worker {
             let limit = self.limit();
             // Who is awake may be about to do what is waited for, and who sleeps may just have done it.
             let is_over = waiting.is_longer(limit.saturating_mul(AWAKE));
-            let are_done = || is_over || self.hosts.are_done(&mut Since::now());
+            let are_done = || is_over || self.hosts.are_asleep();
             if waiting.is_longer(limit)
                 && waiting.looked_since(are_done)
                 && self.came() == Came::Nothing
@@ -195,8 +203,8 @@ impl Worker {
         limits.min().unwrap_or(DEADLOCK)
     }
 
-    /// Takes what came and begins what can begin, device by device; true if there was anything. Takes
-    /// nothing during a hold.
+    /// Takes what came and begins what can begin, device by device; true if there was work. Takes nothing
+    /// during a hold.
     fn take(&mut self) -> bool {
         let shared = self.shared.upgrade();
         // Who holds the world goes on only after this: what is sent then, is not taken here.
@@ -208,6 +216,7 @@ impl Worker {
             return false;
         }
         let stamp = self.hosts.link().count();
+        let work = self.came() == Came::Work;
         let mut took = self.join();
         for device in self.devices.values_mut() {
             took |= device.receive();
@@ -217,12 +226,12 @@ impl Worker {
         if self.watch.has_failed() {
             self.stop();
         }
-        took |= self.proceed();
-        if took {
+        let began = self.proceed();
+        if took || began {
             self.hand_on_progress();
         }
         self.devices.retain(|_, device| !device.is_over());
-        took
+        work || began
     }
 
     /// Begins what can begin, device by device, until nothing more can: queues wait for each other. True if
@@ -247,12 +256,13 @@ impl Worker {
 
     /// Waits until nothing more comes: all host threads sleep, or those that are awake have had their time.
     fn calm(&mut self) {
-        let (mut since, mut sent, mut pause) = (Since::now(), self.sent(), LOOK);
+        let (begin, mut since) = (Instant::now(), Since::now());
+        let (mut sent, mut pause) = (self.sent(), LOOK);
         // All comes that a hold is for.
         while !self.wait_for_release() {
             let are_done = self.hosts.are_done(&mut since);
             let now = self.sent();
-            if now > MOST_SENT {
+            if now > MOST_SENT || begin.elapsed() > LONGEST {
                 return;
             }
             if now != sent {
@@ -292,6 +302,9 @@ impl Worker {
         if self.watch.has_failed() {
             self.stop();
         }
+        if self.polls {
+            return true;
+        }
         for block in self.devices.values().flat_map(|device| &device.blocks) {
             block.rest(self.watch.now());
         }
@@ -299,6 +312,7 @@ impl Worker {
     }
 
     fn run_until_rest(&mut self) -> bool {
+        self.polls = false;
         let mut any = false;
         self.look();
         loop {
@@ -344,10 +358,10 @@ impl Worker {
                 return true;
             }
             // Lanes that only poll may wait for what has come.
-            if self.watch.polls_in_vain()
-                && self.switches.is_multiple_of(LOOK_EVERY)
-                && self.came() == Came::Work
-            {
+            self.polls = self.switches.is_multiple_of(LOOK_EVERY)
+                && self.watch.only_polls()
+                && self.came() == Came::Work;
+            if self.polls {
                 return true;
             }
         }
@@ -423,7 +437,11 @@ impl Worker {
         };
         // While launches run, steps alone are not news: there are more at every look.
         let Progress { steps, decisions, unreached, .. } = now;
-        let late = now.late.clone();
+        // There are few kinds of late loads.
+        let late = match now.late.len() == self.progress.late.len() {
+            true => now.late.clone(),
+            false => self.progress.late.clone(),
+        };
         let known = Progress { steps, decisions, unreached, late, ..self.progress.clone() };
         if now != known || (now.running == 0 && now != self.progress) {
             if let Some(on_decisions) = &self.listeners.decisions {

@@ -118,6 +118,7 @@ impl World {
 
     /// A new device of the world.
     pub fn device(&self, config: DeviceConfig) -> Arc<Device> {
+        self.0.link.sends();
         let inbox = Arc::new(Inbox::in_world(self.0.link.clone()));
         if let Some(thread) = self.0.thread.get() {
             inbox.set_thread(thread.clone());

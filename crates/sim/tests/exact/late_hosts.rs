@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use mscclrs_device::arch::fence;
 use mscclrs_device::{
-    Acquire, Relaxed, Release, Sys, WaitKind, block_idx, poll_acquire, thread_idx,
+    Acquire, Relaxed, Release, Sys, WaitKind, block_idx, poll, poll_acquire, thread_idx,
 };
 use mscclrs_sim::{Check, Departures, DeviceConfig, Mode, Point, Schedule, TestMemory, World};
 
@@ -45,6 +46,19 @@ parts! {
     }
     Looks "_looks" = |args| {
         (0..20).for_each(|_| _ = args.memory.at(3).load_atomic(Relaxed, Sys));
+    }
+    // What relaxed loads saw is learnt by the fence.
+    Fences "_fences" = |args| {
+        args.host.store_atomic(Relaxed, Sys, 1);
+        poll(&args.guard, args.memory.at(7), 1, WaitKind::Semaphore, 0, |word| word == 1)?;
+        fence::<Sys>();
+        (0..20).for_each(|_| _ = args.memory.at(8).load_atomic(Relaxed, Sys));
+    }
+    Before "_before" = |args| {
+        (1..5).for_each(|value| args.memory.at(8).store_atomic(Relaxed, Sys, value));
+    }
+    Flags "_flags" = |args| {
+        args.memory.at(7).store_atomic(Relaxed, Sys, 1);
     }
     // Without a guard: as long as the host takes.
     Polls "_polls" = |args| {
@@ -99,6 +113,28 @@ fn how_long_everything_waits_changes_nothing() {
             assert_eq!(sums[0], sums[1], "{mode}");
             assert_eq!(sums[0], sums[2], "{mode}");
         }
+    }
+}
+
+#[test]
+fn how_often_lanes_look_in_vain_teaches_them_nothing() {
+    for seed in 0..6 {
+        let mode = Mode::new(Check::Weak, seed);
+        let sums = [0, 5, 60].map(|ms| {
+            let parts = patient(mode.clone(), 2, Duration::from_secs(20));
+            parts.launch(part.instance("_fences"), 0, (1, 1, 0));
+            parts.ranks.begin();
+            parts.wait_for_host_word();
+            let before = parts.launch(part.instance("_before"), 1, (1, 1, 0));
+            assert_eq!(parts.ranks.queues[1].wait(before, LIMIT), Ok(true));
+            std::thread::sleep(Duration::from_millis(ms));
+            let third = parts.ranks.queues[1].device().create_queue();
+            launch_kernel(&third, part.instance("_flags").unwrap(), (1, 1, 0), &parts.args(1));
+            assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+            parts.ranks.world.trace_sum().unwrap()
+        });
+        assert_eq!(sums[0], sums[1], "{mode}");
+        assert_eq!(sums[0], sums[2], "{mode}");
     }
 }
 
@@ -184,11 +220,14 @@ fn a_thread_that_the_system_holds_up_holds_up_no_launch_for_long() {
         // SAFETY: the child tells its number, sleeps and ends: it leaves the memory, which both have, as it is.
         #[allow(deprecated)]
         unsafe {
-            if libc::vfork() == 0 {
+            let child = libc::vfork();
+            if child == 0 {
                 CHILD.store(libc::getpid(), Ordering::Release);
                 libc::sleep(25);
                 libc::_exit(0);
             }
+            // Where tools make a fork of it, nobody waits and the child tells nothing.
+            CHILD.store(child, Ordering::Release);
         }
     });
     while CHILD.load(Ordering::Acquire) == 0 {

@@ -49,7 +49,7 @@ fn a_signal_without_release_lets_old_data_be_seen() {
     // The load is of the line above that reads, the store that of the put.
     let late = crate::world::late_loads();
     let LateLoad { load, missed, is_plain, times } = &late[0];
-    let told = LateLoad::told(&late);
+    let told = LateLoad::told(&late, true);
     println!("{told}");
     assert!(*is_plain && *times > 0 && load.line.contains("missing_release.rs"), "{told}");
     assert_eq!((load.device, missed.device), (1, 0), "{told}");

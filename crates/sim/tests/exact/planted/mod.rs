@@ -123,7 +123,7 @@ pub(crate) fn stays_right(run: impl Fn(Mode, &str) -> Outcome) {
             assert!(outcome.right, "wrong results with {mode}");
             // An order is missing where a plain one is late.
             let late = crate::world::late_loads();
-            assert!(late.iter().all(|late| !late.is_plain), "{}", LateLoad::told(&late));
+            assert!(late.iter().all(|late| !late.is_plain), "{}", LateLoad::told(&late, true));
         }
     }
 }
