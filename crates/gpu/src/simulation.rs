@@ -22,10 +22,10 @@ use crate::{CpuConfig, Device, Error, Result};
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
 /// on time: work is taken when no lane can go on, and begun, in the order of the devices, once each thread of
-/// the process sleeps, or has had time on a processor and sent nothing: twenty milliseconds, or two if it is older
-/// than the simulation, did not make it and has never sent anything; or 4096 commands have come, or ten seconds passed. How long all lanes wait changes
-/// nothing. To
-/// be certain, [`hold`](Simulation::hold) it.
+/// the process sleeps, or has had time on a processor and sent nothing: twenty milliseconds, or two if it is
+/// older than the simulation, did not make it and has never sent anything; or once 4096 commands have come, or
+/// ten seconds have passed. How long all lanes wait changes nothing. To be certain, [`hold`](Simulation::hold)
+/// it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///
