@@ -23,7 +23,8 @@ const SMALL_ONE_SHOT_SCRATCH: u64 = MIB;
 pub(crate) const MOST_TWO_SHOT: u64 = MIB;
 /// Most bytes of a message that one-shot stores carry.
 pub(crate) const MOST_PUSH: u64 = 4 * MIB;
-/// Most bytes a rank that allgather packets carry between two ranks, and among more, where scratch grows with them.
+/// Most bytes a rank that allgather packets carry between two ranks, and among more, where scratch
+/// grows with them.
 pub(crate) const MOST_GATHER_PACKET: u64 = 512 * KIB;
 const MOST_GATHER_PACKET_MANY: u64 = 128 * KIB;
 /// Bytes of all slots of one part of a mesh region together.
@@ -60,8 +61,8 @@ pub(crate) struct Scratch {
     _table: Option<Table>,
 }
 
-/// The scratch of packets in one hop, by the size of the message. Each collective has its own: ranks that call
-/// different ones wait in vain, and are told so, instead of taking each other's packets.
+/// The scratch of packets in one hop, by the size of the message. Each collective has its own: ranks
+/// that call different ones wait in vain, and are told so, instead of taking each other's packets.
 pub(crate) struct Packets {
     /// Where it lies at places that were chosen.
     small: Option<Scratch>,

@@ -154,9 +154,10 @@ impl Device {
         self.inner.require_handle(kind)
     }
 
-    /// Allocates zeroed memory, so that nobody sees what others left. A kernel that reads what nobody has written
-    /// is a fault for the checks of a simulation all the same: fill what is to begin as zeros. May wait for the device: do not call it while a kernel of ours waits
-    /// for something that only the caller can do. Frees what was dropped before, too.
+    /// Allocates zeroed memory, so that nobody sees what others left. A kernel that reads what nobody
+    /// has written is a fault for the checks of a simulation all the same: fill what is to begin as
+    /// zeros. May wait for the device: do not call it while a kernel of ours waits for something that
+    /// only the caller can do. Frees what was dropped before, too.
     pub fn alloc(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let memory = self.inner.alloc(bytes, kind)?;
         mscclrs_log::debug!(

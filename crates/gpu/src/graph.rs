@@ -21,8 +21,8 @@ pub struct GraphExec {
 }
 
 impl GraphExec {
-    /// Enqueues one replay; does not block. Replays run one after the other in the order of these calls, on whatever
-    /// streams: for some at the same time, instantiate the graph as often.
+    /// Enqueues one replay; does not block. Replays run one after the other in the order of these
+    /// calls, on whatever streams: for some at the same time, instantiate the graph as often.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.inner.launch(&*stream.inner)
     }

@@ -21,11 +21,11 @@ use crate::{CpuConfig, Device, Error, Result};
 /// departures.
 ///
 /// The order is the same from run to run if what the host threads do between two waits does not depend
-/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once each thread of
-/// the process sleeps, or has had time on a processor and sent nothing: twenty milliseconds, or two if it is
-/// older than the simulation, did not make it and has never sent anything; or once 4096 commands have come, or
-/// ten seconds have passed. How long all lanes wait changes nothing. To be certain, [`hold`](Simulation::hold)
-/// it.
+/// on time: work is taken when no lane can go on, and begun, in the order of the devices, once each
+/// thread of the process sleeps, or has had time on a processor and sent nothing: twenty milliseconds,
+/// or two if it is older than the simulation, did not make it and has never sent anything; or once 4096
+/// commands have come, or ten seconds have passed. How long all lanes wait changes nothing. To be
+/// certain, [`hold`](Simulation::hold) it.
 ///
 /// After a finding every stream of its devices returns [`Error::Stopped`] with the report.
 ///
@@ -93,9 +93,10 @@ impl Simulation {
         Ok(self.world.finding()?)
     }
 
-    /// In weak mode, loads that saw what memory held before a write: plain ones first, which nothing orders
-    /// after it. Where a result is wrong in weak mode only, one of them is why. Loads of a line that did not see
-    /// what a line wrote are one; of many such pairs it has the first. Blocks while lanes run.
+    /// In weak mode, loads that saw what memory held before a write: plain ones first, which nothing
+    /// orders after it. Where a result is wrong in weak mode only, one of them is why. Loads of a line
+    /// that did not see what a line wrote are one; of many such pairs it has the first. Blocks while
+    /// lanes run.
     pub fn late_loads(&self) -> Result<Vec<LateLoad>> {
         Ok(self.world.late_loads()?)
     }

@@ -1,7 +1,8 @@
 //! What the host may know of what kernels and moves did: what host threads have seen to be done, and what
 //! kernels released to the host's memory. Work that has ended unseen is none of it.
 //!
-//! Invariant: what is learnt has a number, and what was submitted at a stamp knows of what has no greater one.
+//! Invariant: what is learnt has a number, and what was submitted at a stamp knows of what has no
+//! greater one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -12,9 +13,9 @@ use super::mode::Check;
 use super::seen::{Link, Log, Seen};
 use crate::Point;
 
-/// Moments of the host that are kept apart, and of a queue: what is seen of a queue is mostly its end, or an
-/// event, which keeps its own. Past that the oldest is taken for the one after it: too much is known by who knows
-/// of it, and no race is invented.
+/// Moments of the host that are kept apart, and of a queue: what is seen of a queue is mostly its end,
+/// or an event, which keeps its own. Past that the oldest is taken for the one after it: too much is
+/// known by who knows of it, and no race is invented.
 const MOMENTS: usize = 64;
 const QUEUE_MOMENTS: usize = 4;
 

@@ -20,17 +20,17 @@ const TASKS: &str = "/proc/self/task";
 const HOST_LIMIT: Duration = Duration::from_millis(20);
 /// For so long any other, and for so long by the clock where the system does not say what threads do.
 const OTHER_LIMIT: Duration = Duration::from_millis(2);
-/// For so long by the clock a thread may be awake and get too little of a processor, and at least so many looks
-/// at it: the clock goes on while the whole machine stands still.
+/// For so long by the clock a thread may be awake and get too little of a processor, and at least so
+/// many looks at it: the clock goes on while the whole machine stands still.
 const STARVED: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 500;
-/// How much longer than its time on a processor a thread may take that sleeps again and again, or that the system
-/// holds up.
+/// How much longer than its time on a processor a thread may take that sleeps again and again, or that
+/// the system holds up.
 const SLOWER: u32 = 10;
 
-/// Threads that run lanes, which are no hosts, each with its process: the child of a fork has the list of its
-/// parent. Without a lock, since a fork may come while anybody looks. Of more threads than have room, some are
-/// taken for hosts.
+/// Threads that run lanes, which are no hosts, each with its process: the child of a fork has the list
+/// of its parent. Without a lock, since a fork may come while anybody looks. Of more threads than have
+/// room, some are taken for hosts.
 static LANES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 
 fn with_process(thread: u32) -> u64 {
@@ -169,7 +169,8 @@ impl Hosts {
 
 /// How long a thread of this process was on a processor; none if it has ended, or the system does not say.
 fn processor_time(thread: u32) -> Option<Duration> {
-    // What pthread_getcpuclockid makes of the thread's number: its own clock (4) of time by the scheduler (2).
+    // What pthread_getcpuclockid makes of the thread's number: its own clock (4) of time by the
+    // scheduler (2).
     let clock = !(thread as libc::clockid_t) << 3 | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes to `time`, and is refused for what is no clock.

@@ -25,7 +25,8 @@ pub struct LateLoad {
 }
 
 impl LateLoad {
-    /// What they have to do with a wrong result, for people; `ended` says whether all kernels had ended by then.
+    /// What they have to do with a wrong result, for people; `ended` says whether all kernels had ended
+    /// by then.
     pub fn told(all: &[LateLoad], ended: bool) -> String {
         let Some(first) = all.first() else {
             if !ended {

@@ -2,13 +2,14 @@
 //!
 //! A [`World`] has one thread for all its devices. Which lane runs, for how many accesses, and in weak
 //! mode what each load sees follows from its seed, or from a list of departures from the default.
-//! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access, and
-//! `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and `moves`
-//! those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of the `slots`,
-//! `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see, `late` which did, `cells` and `memory`
-//! have what memory there is, and `ahead` asks for it early. `worker` is the thread that runs the lanes of a
-//! `world`: `turns` chooses whose turn it is, `hosts` are waited for, `quiet` lets time go on while all wait,
-//! `decisions` has what was to be decided, and `answers` what hosts ask.
+//! `explore` makes all runs that few departures make. `watch` is what lanes go through at each access,
+//! and `launches` where they begin and end; `races` compares accesses, of which `stamps` are kept, and
+//! `moves` those of queues; `orders` sees to what orders them, `clock` has who knows what, in which of
+//! the `slots`, `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see,
+//! `late` which did, `cells` and `memory` have what memory there is, and `ahead` asks for it early.
+//! `worker` is the thread that runs the lanes of a `world`: `turns` chooses whose turn it is, `hosts`
+//! are waited for, `quiet` lets time go on while all wait, `decisions` has what was to be decided, and
+//! `answers` what hosts ask.
 
 mod ahead;
 mod answers;

@@ -96,7 +96,8 @@ impl Miss {
         self.release.is_some() && self.by.slot(blocks) == slot
     }
 
-    /// Whether it may be why something that another lane learnt of did not come here: nothing brought it since.
+    /// Whether it may be why something that another lane learnt of did not come here: nothing brought
+    /// it since.
     pub(super) fn is_open(&self, slot: u32, clock: &Clock, blocks: &[BlockInfo]) -> bool {
         let is_known = |release: &Release| release.known.is_known_by(clock);
         let came = self.release.as_ref().is_some_and(|release| release.all().all(is_known));

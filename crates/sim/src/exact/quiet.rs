@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_micros(2500);
 /// Looks of many lanes take long: between two of them passes so many times as long, at least.
 const TIMES: u32 = 4;
-/// Fruitless looks after which a world that gets nothing more is taken for deadlocked, at least. Not more: with
-/// many lanes they would take many times the limit.
+/// Fruitless looks after which a world that gets nothing more is taken for deadlocked, at least. Not
+/// more: with many lanes they would take many times the limit.
 const FRUITLESS: u32 = 2;
 
 /// A time in which everything waits.

@@ -328,8 +328,8 @@ impl State {
         Finding { missing: Some(super::moves::MISSING.into()), ..finding }
     }
 
-    /// Whether two accesses are of launches that queues, events or the host are to order: both are of one device,
-    /// or one had ended before the other began.
+    /// Whether two accesses are of launches that queues, events or the host are to order: both are of
+    /// one device, or one had ended before the other began.
     fn are_ordered_by_queues(&self, first: &Site, second: &Site) -> bool {
         let ended = self.launches[first.launch as usize].ended;
         let had_ended = ended.is_some_and(|next| next <= second.launch);

@@ -51,7 +51,8 @@ impl Link {
         Watched { link: self.clone(), number, items: AtomicU64::new(0) }
     }
 
-    /// A host thread has seen this. What it does next comes after it, and so does what others do that it tells.
+    /// A host thread has seen this. What it does next comes after it, and so does what others do that
+    /// it tells.
     pub(crate) fn see(&self, seen: Seen) {
         // The child of a fork tells nobody.
         if self.process.is_this() {

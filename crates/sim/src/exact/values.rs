@@ -237,7 +237,8 @@ impl State {
             let keep = if access.size >= 8 { u64::MAX } else { (1 << (8 * access.size)) - 1 };
             bits[(at > offset) as usize] = (late >> shift) & keep;
         }
-        // How often lanes look in vain depends on the host, and after a wait that ended early all may be late.
+        // How often lanes look in vain depends on the host, and after a wait that ended early all may
+        // be late.
         if let Some(missed) = missed.filter(|_| !self.in_vain && !self.spoilt) {
             let kind = self.kinds.of(access, first_mask(offset, access.size));
             let load = (self.who(who), kind);

@@ -1,10 +1,11 @@
 //! The thread of a world: it runs lanes, takes what hosts send, lets time go on, and tells deadlocks.
 //!
-//! Invariant: what hosts send is taken only while no lane can go on, or all that can only poll, and then only once nothing more
-//! comes, device by device; so the order in which host threads happen to run changes no run, as long as
-//! they send all that they are going to before they wait. Nothing more comes when all threads of the
-//! process sleep, or have had time on a processor and sent nothing. What checked mode says of a run may
-//! change: a host thread may see what another has waited for, or not yet.
+//! Invariant: what hosts send is taken only while no lane can go on, or all that can only poll, and
+//! then only once nothing more comes, device by device; so the order in which host threads happen to
+//! run changes no run, as long as they send all that they are going to before they wait. Nothing more
+//! comes when all threads of the process sleep, or have had time on a processor and sent nothing. What
+//! checked mode says of a run may change: a host thread may see what another has waited for, or not
+//! yet.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

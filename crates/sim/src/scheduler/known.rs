@@ -1,9 +1,10 @@
 //! What the work of a device's queues knows of what happened before it, where accesses are watched.
 //!
-//! The lanes of a launch know what the queue's earlier work did, and in a graph what the nodes did that they
-//! wait for, whatever of the others may have run before. What comes after a wait for an event knows what came
-//! before its record. What a host thread submits knows of all that host threads had seen to be done by then,
-//! whichever of them it was, since they may have told each other; and of nothing that only happens to have ended.
+//! The lanes of a launch know what the queue's earlier work did, and in a graph what the nodes did that
+//! they wait for, whatever of the others may have run before. What comes after a wait for an event
+//! knows what came before its record. What a host thread submits knows of all that host threads had
+//! seen to be done by then, whichever of them it was, since they may have told each other; and of
+//! nothing that only happens to have ended.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

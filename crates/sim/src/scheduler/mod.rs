@@ -1,10 +1,10 @@
 //! A device's queues, launches and resident blocks; and the fast engine: one thread a device, lanes in
 //! turn, memory as the CPU has it. `exact` runs the same state in another order.
 //!
-//! A pass of the fast engine takes what came in, begins what can begin, looks at every watched word and runs every lane
-//! that is ready once. After a pass without progress the thread yields: with more processes than
-//! cores the one that would change the word is waiting for this core. After a while it sleeps
-//! shortly between looks, and without any resident block it sleeps until work comes.
+//! A pass of the fast engine takes what came in, begins what can begin, looks at every watched word and
+//! runs every lane that is ready once. After a pass without progress the thread yields: with more
+//! processes than cores the one that would change the word is waiting for this core. After a while it
+//! sleeps shortly between looks, and without any resident block it sleeps until work comes.
 
 mod known;
 mod queue;

@@ -217,7 +217,8 @@ fn a_thread_that_the_system_holds_up_holds_up_no_launch_for_long() {
     parts.ranks.begin();
     assert_eq!(parts.ranks.queues[0].synchronize(LIMIT), Ok(true));
     let waits = std::thread::spawn(|| {
-        // SAFETY: the child tells its number, sleeps and ends: it leaves the memory, which both have, as it is.
+        // SAFETY: the child tells its number, sleeps and ends: it leaves the memory, which both have,
+        // as it is.
         #[allow(deprecated)]
         unsafe {
             let child = libc::vfork();
