@@ -17,8 +17,8 @@ use std::fmt;
 use mscclrs_device::arch::host::{Access, Op};
 
 use super::departures::{Departure, Departures};
+use super::polls::POLLED;
 use super::random::mix;
-use super::watch::POLLED;
 
 /// Decisions that are remembered; later ones are made but not told of.
 pub(super) const MOST: usize = 1 << 20;

@@ -8,8 +8,8 @@
 //! the `slots`, `host_knowledge` what of it hosts have `seen`, `values` keeps what late loads may see,
 //! `late` which did, `cells` and `memory` have what memory there is, and `ahead` asks for it early.
 //! `worker` is the thread that runs the lanes of a `world`: `turns` chooses whose turn it is, `hosts`
-//! are waited for, `quiet` lets time go on while all wait, `decisions` has what was to be decided, and
-//! `answers` what hosts ask.
+//! are waited for, `polls` tells those without end, `quiet` lets time go on while all wait, `decisions`
+//! has what was to be decided, and `answers` what hosts ask.
 
 mod ahead;
 mod answers;
@@ -29,6 +29,7 @@ mod memory;
 mod mode;
 mod moves;
 mod orders;
+mod polls;
 mod quiet;
 mod races;
 mod random;

@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use mscclrs_device::ScopeKind;
 use mscclrs_device::arch::host::{Access, Bits, Op};
@@ -22,20 +21,13 @@ use super::late::Late;
 use super::memory::{Found, View};
 use super::mode::{Check, Mode, Schedule};
 use super::moves::MoveInfo;
+use super::polls::{POLLED, Polls};
 use super::random::{Random, mix};
 use super::seen::Link;
 use super::slots::FreeSlots;
 use super::stamps::Kinds;
 use super::trace::Trace;
 
-/// Loads of what the lane has just read, with nothing else between, after which those who poll poll in
-/// vain; and loads of anything.
-const ENDLESS: u64 = 1_000_000;
-const ENDLESS_ANY: u64 = 64 * ENDLESS;
-/// Such loads after which others get their turn at once: one of them may store.
-const PATIENCE: u64 = 1_000;
-/// Words that a poll goes through, at most.
-pub(super) const POLLED: usize = 16;
 /// Nanoseconds of the world's clock an access takes.
 const ACCESS_NS: u64 = 5;
 /// And a look at the clock: what only waits for time to pass gets there.
@@ -171,12 +163,7 @@ pub(crate) struct Watch {
     failed: Cell<bool>,
     quantum: Cell<u32>,
     clock_ns: Cell<u64>,
-    /// Loads since something was stored: of what the lane had just read, and of anything.
-    since_store: Cell<(u64, u64)>,
-    /// When those who only poll had done so in vain for a while.
-    in_vain_since: Cell<Option<Instant>>,
-    /// For so long the host may yet end a poll.
-    patience: Cell<Duration>,
+    pub(super) polls: Polls,
 }
 
 impl Watch {
@@ -215,9 +202,7 @@ impl Watch {
             schedule,
             failed: Cell::new(false),
             clock_ns: Cell::new(1),
-            since_store: Cell::default(),
-            in_vain_since: Cell::default(),
-            patience: Cell::default(),
+            polls: Polls::default(),
         }
     }
 
@@ -230,17 +215,10 @@ impl Watch {
         self.clock_ns.get()
     }
 
-    /// A lane looks at the clock: whether it makes room for others now. Who does nothing else for too long
-    /// waits without end.
+    /// A lane looks at the clock: whether it makes room for others now.
     pub(crate) fn is_turn_over_at_clock(&self, who: u32) -> bool {
         self.pass(CLOCK_NS);
-        let (polls, loads) = self.since_store.get();
-        self.since_store.set((polls + 1, loads));
-        if self.is_endless(polls + 1) && !self.failed.get() {
-            let what = "nothing has been stored for a long time, and this lane goes on looking at the \
-                        clock; a wait needs a guard, which ends it on an abort or at its time limit";
-            self.report_failure(FindingKind::EndlessPoll, what.into(), who);
-        }
+        self.polled_clock(who);
         self.is_turn_over()
     }
 
@@ -254,32 +232,8 @@ impl Watch {
         self.pass(ns);
     }
 
-    /// Whether all who ran lately only polled.
-    pub(super) fn polls_in_vain(&self) -> bool {
-        self.since_store.get().0 > PATIENCE
-    }
-
-    /// Whether they did so for so long that everybody had a turn who can go on.
-    pub(super) fn only_polls(&self) -> bool {
-        self.since_store.get().0 > ENDLESS / 16
-    }
-
-    /// For how long, by the host's clock, nothing may come that ends a wait.
-    pub(super) fn set_patience(&self, patience: Duration) {
-        self.patience.set(patience);
-    }
-
-    /// Whether so many polls in a row are without end: they are many, and the host has had time to end them.
-    fn is_endless(&self, polls: u64) -> bool {
-        if polls == PATIENCE {
-            self.in_vain_since.set(Some(Instant::now()));
-        }
-        let since = self.in_vain_since.get().filter(|_| polls > ENDLESS);
-        since.is_some_and(|since| since.elapsed() >= self.patience.get())
-    }
-
     pub(super) fn stored(&self) {
-        self.since_store.set((0, 0));
+        self.polls.end();
     }
 
     pub(super) fn choices(&self) -> Choices {
@@ -467,26 +421,6 @@ impl Watch {
             self.found(&mut state, *finding);
             [0; 2]
         })
-    }
-
-    /// A lane has read: whether it, and whoever else runs, does so without end.
-    fn polled(&self, state: &mut State, who: u32, object: u64, access: &Access) {
-        let lane = &mut state.lanes[who as usize];
-        let (polls, loads) = self.since_store.get();
-        let place = object.wrapping_add(access.address as u64);
-        let again = lane.read.contains(&place);
-        if !again {
-            lane.read[usize::from(lane.next_read)] = place;
-            lane.next_read = (lane.next_read + 1) % POLLED as u8;
-        }
-        let (polls, loads) = (if again { polls + 1 } else { 0 }, loads + 1);
-        self.since_store.set((polls, loads));
-        if (self.is_endless(polls) || loads > ENDLESS_ANY) && !self.failed.get() {
-            let what = "nothing has been stored for a long time, and this lane goes on reading; a poll \
-                        needs a guard, which ends it on an abort or at its time limit";
-            let finding = state.about(FindingKind::EndlessPoll, what.into(), who, access, None);
-            self.found(state, finding);
-        }
     }
 
     pub(crate) fn store(&self, who: u32, access: &Access, bits: Bits) {
