@@ -328,12 +328,11 @@ fn verdict(reports: &[Report], end: End, how: String, check: Check) -> Option<Op
             );
         }
         if check == Check::Weak && kernels > 0 {
-            // A command has one process with kernels, mostly.
-            let late = reports.iter().find_map(|report| report.late_loads.as_ref());
+            let of_kernels = reports.iter().filter(|report| report.launches > 0);
             text.push_str(
                 "\n  in weak mode kernels may see writes late; --mode checked may say what would order them",
             );
-            if let Some(late) = late {
+            for late in of_kernels.filter_map(|report| report.late_loads.as_ref()) {
                 let _ = write!(text, "\n{late}");
             }
         }
@@ -491,6 +490,17 @@ mod tests {
         assert!(failed(&[report(1, 0, None)], Check::Weak));
         assert!(!failed(&[report(1, 0, None)], Check::Checked));
         assert!(!failed(&[], Check::Weak));
+    }
+
+    #[test]
+    fn late_loads_are_told_of_processes_that_ran_kernels() {
+        let with = |launches, late: &str| Report {
+            late_loads: Some(late.into()),
+            ..report(launches, 0, None)
+        };
+        let reports = [with(0, "none here"), with(1, "  one"), with(2, "  two")];
+        let told = kind(&reports, End::Exited(1), Check::Weak).expect("wrong");
+        assert!(told.contains("\n  one\n  two") && !told.contains("none here"), "{told}");
     }
 
     #[test]

@@ -63,7 +63,8 @@ impl Drop for OfLanes {
     }
 }
 
-fn own_id() -> u32 {
+/// The system's number of this thread.
+pub(super) fn own_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
@@ -82,7 +83,6 @@ pub(super) struct Since {
 }
 
 /// A thread that was seen to be awake.
-#[derive(Default)]
 struct Awake {
     /// Time that it had had on a processor when it was first seen so.
     had: Option<Duration>,

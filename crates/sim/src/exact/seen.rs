@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::hosts::own_id;
 use crate::fork::Process;
 
 /// What a host thread has seen.
@@ -87,8 +88,7 @@ impl Link {
 
     /// This thread sends something.
     pub(crate) fn sends(&self) {
-        let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(own_id());
     }
 
     /// Whether a thread has sent anything.

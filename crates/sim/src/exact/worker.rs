@@ -43,6 +43,7 @@ const MOST_SENT: usize = 4096;
 const LONGEST: Duration = Duration::from_secs(10);
 /// Switches between two looks at all watched words.
 const LOOK_EVERY: u32 = 16;
+
 /// What the thread has.
 pub(super) struct Worker {
     pub(super) mode: Mode,
@@ -157,7 +158,7 @@ impl Worker {
             let are_done = || is_over || self.hosts.are_asleep();
             if waiting.is_longer(limit)
                 && waiting.looked_since(are_done)
-                && self.came() == Came::Nothing
+                && self.came() != Came::Work
             {
                 self.deadlock();
                 continue;
@@ -204,8 +205,8 @@ impl Worker {
         limits.min().unwrap_or(DEADLOCK)
     }
 
-    /// Takes what came and begins what can begin, device by device; true if there was work. Takes nothing
-    /// during a hold.
+    /// Takes what came and begins what can begin, device by device; true if work came: who only asks what
+    /// everything waits for, or drops something, changes nothing of that. Takes nothing during a hold.
     fn take(&mut self) -> bool {
         let shared = self.shared.upgrade();
         // Who holds the world goes on only after this: what is sent then, is not taken here.
@@ -227,12 +228,12 @@ impl Worker {
         if self.watch.has_failed() {
             self.stop();
         }
-        let began = self.proceed();
-        if took || began {
+        took |= self.proceed();
+        if took {
             self.hand_on_progress();
         }
         self.devices.retain(|_, device| !device.is_over());
-        work || began
+        work
     }
 
     /// Begins what can begin, device by device, until nothing more can: queues wait for each other. True if

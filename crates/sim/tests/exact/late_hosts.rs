@@ -1,6 +1,6 @@
 //! Host threads that come at other times: the run of a seed stays what it is.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,9 @@ use mscclrs_device::arch::fence;
 use mscclrs_device::{
     Acquire, Relaxed, Release, Sys, WaitKind, block_idx, poll, poll_acquire, thread_idx,
 };
-use mscclrs_sim::{Check, Departures, DeviceConfig, Mode, Point, Schedule, TestMemory, World};
+use mscclrs_sim::{
+    Check, Departures, DeviceConfig, FindingKind, Mode, Point, Schedule, TestMemory, World,
+};
 
 use crate::common::{LIMIT, launch_kernel};
 use crate::parts::{Parts, parts};
@@ -286,4 +288,28 @@ fn while_a_host_thread_is_awake_it_may_yet_do_what_is_waited_for() {
     let second = parts.ranks.queues[0].device().create_queue();
     launch_kernel(&second, part.instance("_tells").unwrap(), (1, 1, 0), &parts.args(0));
     assert_eq!(parts.ranks.finish().map(|finding| finding.to_string()), None);
+}
+
+#[test]
+fn who_asks_all_the_time_what_everything_waits_for_hides_no_deadlock() {
+    let limit = Duration::from_millis(100);
+    let parts = patient(Mode::new(Check::Checked, 1), 1, limit);
+    parts.launch(part.instance("_waits"), 0, (1, 1, 0));
+    parts.ranks.begin();
+    let device = parts.ranks.queues[0].device().clone();
+    let end = AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Ordering::Relaxed) {
+                device.waiting_report();
+                std::thread::sleep(limit / 10);
+            }
+        });
+        let found = parts.ranks.queues[0].synchronize(Some(Duration::from_secs(20)));
+        end.store(true, Ordering::Relaxed);
+        found
+    });
+    assert!(found.is_err(), "{found:?}");
+    let finding = parts.ranks.finish().expect("a deadlock");
+    assert_eq!(finding.kind, FindingKind::Deadlock, "{finding}");
 }
